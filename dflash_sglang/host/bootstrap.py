@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import importlib.abc
 import importlib.machinery
+import itertools
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
@@ -57,7 +58,7 @@ def asks_for_cpu_device(argv: Sequence[str]) -> bool:
     launches = any(
         os.path.basename(word) in _LAUNCHERS or word.startswith("sglang.") for word in argv[1:4]
     )
-    says_cpu = "--device=cpu" in argv or ("--device", "cpu") in zip(argv, argv[1:], strict=False)
+    says_cpu = "--device=cpu" in argv or ("--device", "cpu") in itertools.pairwise(argv)
     return launches and says_cpu
 
 

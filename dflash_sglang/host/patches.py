@@ -1,0 +1,108 @@
+"""Corrections of SGLang names on a CPU-only machine, through SGLang's own hook registry.
+
+One entry of the table below is one name: what stands in for it, how, and why. They are registered
+by :func:`register` while SGLang loads its plugins, which applies them before the engine starts,
+and only in processes that run the CPU engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+ATTENTION_BACKEND = "dflash2_cpu"
+
+
+class Patch(NamedTuple):
+    """One corrected name."""
+
+    target: str  # dotted path of the SGLang (or torch) name
+    kind: str  # member of SGLang's HookType: AROUND or REPLACE
+    function: Callable
+    reason: str
+
+
+def register() -> None:
+    """Register every patch and make the attention backend's name known to SGLang's parsers."""
+    from sglang.srt.arg_groups import choices
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for patch in PATCHES:
+        HookRegistry.register(patch.target, patch.function, HookType[patch.kind])
+    for names in (
+        choices.ATTENTION_BACKEND_CHOICES,
+        choices.DRAFT_ATTENTION_BACKEND_CHOICES,
+        choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES,
+        choices.RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND,
+    ):
+        if ATTENTION_BACKEND not in names:
+            names.append(ATTENTION_BACKEND)
+
+
+def _record_stream(original: Callable, tensor: torch.Tensor, stream: Any) -> None:
+    if not tensor.is_cpu:
+        original(tensor, stream)
+
+
+def _communicator_init(
+    original: Callable, communicator: Any, group: Any, device: Any, *args: Any, **kwargs: Any
+) -> None:
+    if torch.device(device).type != "cpu":
+        original(communicator, group, device, *args, **kwargs)
+        return
+    communicator.rank = torch.distributed.get_rank(group)
+    communicator.world_size = torch.distributed.get_world_size(group)
+    communicator.group = group
+    communicator.available = False
+    communicator.disabled = True
+
+
+def _last_loc(
+    req_to_token: torch.Tensor, req_pool_indices: torch.Tensor, prefix_lens: torch.Tensor
+) -> torch.Tensor:
+    from sglang.srt.mem_cache.allocation import get_last_loc_torch
+
+    return get_last_loc_torch(req_to_token, req_pool_indices, prefix_lens)
+
+
+def _threads_of_rank(original: Callable, *, numa_index: int, world_size: int) -> Any:
+    from sglang.srt.utils.common import get_cpu_ids_by_node
+
+    if os.environ.get("SGLANG_CPU_OMP_THREADS_BIND") or world_size <= len(get_cpu_ids_by_node()):
+        return original(numa_index=numa_index, world_size=world_size)
+    share = sorted(os.sched_getaffinity(0))[numa_index::world_size]
+    torch.set_num_threads(max(1, len(share)))
+    return ",".join(map(str, share))
+
+
+PATCHES = (
+    Patch(
+        "torch.Tensor.record_stream",
+        "AROUND",
+        _record_stream,
+        "the overlap scheduler marks tensors for a stream; a CPU tensor has none and raises",
+    ),
+    Patch(
+        "sglang.srt.distributed.device_communicators.pynccl.PyNcclCommunicator.__init__",
+        "AROUND",
+        _communicator_init,
+        "with tensor parallelism a CUDA build of torch would open a NCCL communicator for the "
+        "CPU device and die; marked unavailable, the collectives run over gloo",
+    ),
+    Patch(
+        "sglang.srt.utils.numa_utils.init_threads_binding",
+        "AROUND",
+        _threads_of_rank,
+        "more ranks than NUMA nodes are refused unless SGLANG_CPU_OMP_THREADS_BIND is set; the "
+        "cores are shared out evenly instead",
+    ),
+    Patch(
+        "sglang.srt.mem_cache.allocation.get_last_loc",
+        "REPLACE",
+        _last_loc,
+        "chosen by the attention backend's name, which sends every name but two to Triton",
+    ),
+)
