@@ -1,0 +1,103 @@
+"""Rotary position embedding at absolute positions, with every scaling that Qwen 3 configs use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dflash_sglang.config_rope import RopeConfig
+
+
+class Rotation(NamedTuple):
+    """Cosines and signed sines of some positions; the head axis is there to broadcast."""
+
+    cos: Tensor  # [..., 1, rotary_dim]
+    sin: Tensor  # [..., 1, rotary_dim], negative in the first half
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotate-half RoPE. Angles are float32 whatever the model's dtype: bfloat16 positions collide."""
+
+    signed_frequencies: Tensor  # [rotary_dim] = [-f, f]: one product yields cosine and signed sine
+
+    def __init__(self, config: RopeConfig) -> None:
+        super().__init__()
+        self.config = config
+        frequencies, self.amplitude = inverse_frequencies(config)
+        signed = torch.cat((-frequencies, frequencies))
+        self.register_buffer("signed_frequencies", signed, persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+        """positions [...] integer -> rotation in ``dtype``, the reference's rounding of the angles."""
+        signed, amplitude = self.signed_frequencies, self.amplitude
+        if self.config.kind == "dynamic":
+            signed, amplitude = self._grown(positions)
+        angles = positions[..., None, None].float() * signed  # [..., 1, rotary_dim]
+        cos, sin = angles.cos(), angles.sin()
+        if amplitude != 1.0:  # yarn only
+            cos, sin = cos * amplitude, sin * amplitude
+        return Rotation(cos.to(dtype), sin.to(dtype))
+
+    def _grown(self, positions: Tensor) -> tuple[Tensor, float]:
+        """Dynamic NTK: the base grows with the longest position seen in this call."""
+        length = int(positions.max()) + 1 if positions.numel() else 0
+        if length <= self.config.max_positions:
+            return self.signed_frequencies, self.amplitude
+        frequencies, amplitude = inverse_frequencies(self.config, length)
+        return torch.cat((-frequencies, frequencies)).to(positions.device), amplitude
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
+        """Move with the model, but stay float32 when the model's dtype changes."""
+        exact = self.signed_frequencies
+        super()._apply(fn, recurse)
+        self.signed_frequencies = exact.to(self.signed_frequencies.device)
+        return self
+
+
+def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate ``heads [..., H, d]`` in its first ``rotary_dim`` channels; the rest passes through."""
+    width = rotation.cos.shape[-1]
+    if width == heads.shape[-1]:
+        return _rotate_all(heads, rotation)
+    turned = _rotate_all(heads[..., :width], rotation)
+    return torch.cat((turned, heads[..., width:]), dim=-1)
+
+
+def _rotate_all(heads: Tensor, rotation: Rotation) -> Tensor:
+    # The halves change places; the sign that rotate-half puts on one of them is in the sine already.
+    swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
+    return torch.addcmul(heads * rotation.cos, swapped, rotation.sin)
+
+
+def inverse_frequencies(config: RopeConfig, length: int | None = None) -> tuple[Tensor, float]:
+    """Frequencies [rotary_dim / 2] float32 on the CPU, and the factor on cosine and sine.
+
+    ``length`` is the sequence length that dynamic NTK scaling depends on. The scaled kinds are computed
+    by transformers' ``ROPE_INIT_FUNCTIONS``, the same code that the drafters were trained with.
+    """
+    with torch.device("cpu"):
+        if config.kind == "default":
+            exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32)
+            return 1.0 / (config.theta ** (exponents / config.rotary_dim)), 1.0
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        compute = ROPE_INIT_FUNCTIONS[config.kind]
+        frequencies, amplitude = compute(_transformers_config(config), None, length)
+    return frequencies.float(), float(amplitude)
+
+
+def _transformers_config(config: RopeConfig) -> Any:
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        head_dim=config.rotary_dim,
+        max_position_embeddings=config.max_positions,
+        rope_parameters={
+            "rope_type": config.kind,
+            "rope_theta": config.theta,
+            **(config.scaling or {}),
+        },
+    )
