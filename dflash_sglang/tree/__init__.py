@@ -1,0 +1,15 @@
+"""Lattice of candidates -> draft tree -> layout for verification. Pure tensors, any device."""
+
+from dflash_sglang.tree.build import DraftTree, build_tree
+from dflash_sglang.tree.lattice import Lattice, LatticeError, build_lattice
+from dflash_sglang.tree.layout import TreeLayout, make_layout
+
+__all__ = [
+    "DraftTree",
+    "Lattice",
+    "LatticeError",
+    "TreeLayout",
+    "build_lattice",
+    "build_tree",
+    "make_layout",
+]
