@@ -1,0 +1,1 @@
+"""Everything that touches SGLang's internals; no other folder but ``host`` does."""

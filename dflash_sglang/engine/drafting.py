@@ -1,0 +1,121 @@
+"""Drafting: one pass of the drafter over every request's block, and the lattice behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+)
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+
+from dflash_sglang.engine.vocabulary import TargetVocabulary
+from dflash_sglang.engine.window import StepWindow
+from dflash_sglang.options import DFlash2Options
+from dflash_sglang.tree.lattice import Lattice, build_lattice
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+
+class Block(NamedTuple):
+    """A drafted block: what the drafter knows about each position behind the anchor."""
+
+    hidden: torch.Tensor  # [bs, g, D] final hidden state of each drafted position
+    unary_logits: torch.Tensor  # [bs, g, V] float32
+
+
+class BlockDrafter:
+    """Runs the drafter on SGLang's draft runner, against KV under the target's own slots.
+
+    Args:
+        runner: SGLang's runner of the draft model.
+        vocabulary: embedding and head of the target.
+        options: the resolved speculation window.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, vocabulary: TargetVocabulary, options: DFlash2Options
+    ) -> None:
+        self._runner = runner
+        self._model = runner.model
+        self._drafter = runner.model.drafter
+        self._vocabulary = vocabulary
+        self._options = options
+
+    def draft(self, batch: ScheduleBatch, window: StepWindow) -> Block:
+        """One parallel pass over [anchor, MASK x (B - 1)] of every request."""
+        hidden = self._runner.forward(self._block_batch(batch, window)).logits_output.hidden_states
+        bs = window.anchors.shape[0]
+        block = hidden.view(bs, self._options.block_size, -1)  # [bs, B, D]
+        drafted = block[:, self._drafter.config.draft_positions()]
+        drafted = drafted[:, : self._options.max_depth]  # [bs, g, D]
+        logits = self._drafter.unary_logits(drafted, self._vocabulary.logits)
+        return Block(drafted, logits)
+
+    def lattice(self, block: Block, anchors: torch.Tensor) -> Lattice:
+        """The K best candidates of each position and log q(candidate | predecessor)."""
+        unary, candidates = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
+        selector = self._drafter.selector
+        if selector is None:
+            scores = unary
+        else:
+            scores = selector.pair_scores(block.hidden, anchors, candidates, unary)
+        return build_lattice(
+            scores, candidates, entropy_weight=self._options.tuning.entropy_weight
+        )
+
+    def append_context(
+        self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
+    ) -> None:
+        """Inject the target's hidden states as keys and values of every draft layer.
+
+        Args:
+            features: [T, n * D] tapped hidden states, one row a committed token.
+            slots: [T] the KV slots of those tokens; slot 0 is SGLang's bin for unwanted rows.
+            positions: [T] their absolute positions.
+        """
+        context = self._drafter.project_features(features)
+        keys, values = self._drafter.context_keys_values(context, positions)  # [L, T, Hkv, d]
+        location = KVWriteLoc(slots, physical=True)
+        for layer, key, value in zip(self._model.attention, keys, values, strict=True):
+            self._runner.token_to_kv_pool.set_kv_buffer(layer, location, key, value)
+
+    def _block_batch(self, batch: ScheduleBatch, window: StepWindow) -> ForwardBatch:
+        width = self._options.block_size
+        tokens = self._drafter.block_tokens(window.anchors)  # [bs, B]
+        offsets = torch.arange(width, device=tokens.device)
+        positions = (window.prefix_lens[:, None] + offsets).reshape(-1)
+        embeddings = self._drafter.block_embeddings(window.anchors, self._vocabulary.embed)
+        host_lens = None if batch.seq_lens_cpu is None else batch.seq_lens_cpu + width
+        forward_batch = ForwardBatch(
+            # To SGLang a block behind a cached prefix is a verify forward, whatever it is for.
+            forward_mode=ForwardMode.TARGET_VERIFY,
+            batch_size=tokens.shape[0],
+            input_ids=tokens.reshape(-1),
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=window.prefix_lens,
+            out_cache_loc=None,  # bound below
+            seq_lens_sum=None if host_lens is None else int(host_lens.sum()),
+            seq_lens_cpu=host_lens,
+            positions=positions,
+            input_embeds=embeddings.flatten(0, 1),
+            spec_algorithm=batch.spec_algorithm,
+            spec_info=DFlashVerifyInput(
+                draft_token=tokens.reshape(-1),
+                positions=positions,
+                draft_token_num=width,
+                capture_hidden_mode=CaptureHiddenMode.NULL,
+            ),
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+            can_run_decode_cuda_graph=batch.can_run_decode_cuda_graph,
+        )
+        window.plan.bind(
+            forward_batch, self._runner.kv_index_translator, cols=window.columns(width)
+        )
+        return forward_batch

@@ -1,0 +1,210 @@
+"""Verification: the target over every node of every tree at once, and its token at each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
+from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
+
+from dflash_sglang.engine.window import StepWindow
+from dflash_sglang.options import DFlash2Options
+from dflash_sglang.tree.build import DraftTree
+from dflash_sglang.tree.layout import TreeLayout
+from dflash_sglang.tree.mask import flatten_mask
+from dflash_sglang.verify.target import greedy_tokens
+from dflash_sglang.verify.walk import Verdict
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.tp_worker import TpModelWorker
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+
+@dataclass
+class TreeVerifyInput(DFlashVerifyInput):
+    """SGLang's verify input with the ancestors of each node beside it.
+
+    Attributes:
+        tree_mask: [bs, N, N] bool, True where the column's node is the row's ancestor or itself.
+            The CPU's attention backend reads it; accelerators' read ``custom_mask``.
+    """
+
+    tree_mask: torch.Tensor | None = None
+
+
+class TargetVerdict(NamedTuple):
+    """What the target says about a batch of trees, row i of request b standing at b * N + i."""
+
+    output: LogitsProcessorOutput  # adjusted logits [bs * N, V] and tapped hidden [bs * N, n * D]
+    tokens: torch.Tensor  # [bs, N] int64, the target's own token behind each node
+    can_run_cuda_graph: bool
+
+
+class TreeVerifier:
+    """Runs the target over draft trees.
+
+    Args:
+        worker: SGLang's worker of the target.
+        options: the resolved speculation window.
+    """
+
+    def __init__(self, worker: TpModelWorker, options: DFlash2Options) -> None:
+        self._worker = worker
+        self._options = options
+
+    def verify(
+        self,
+        batch: ScheduleBatch,
+        window: StepWindow,
+        tree: DraftTree,
+        layout: TreeLayout,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> TargetVerdict:
+        """One forward over all nodes, then one token of the target's at each."""
+        # Its copy to the host overlaps with the forward below.
+        grammar_tree = (
+            GrammarTree.from_device(layout.first_child, layout.next_sibling, tree.tokens)
+            if batch.has_grammar
+            else None
+        )
+        verify_input = self._verify_input(batch, window, tree, layout)
+        batch.out_cache_loc = window.slots[:, : self._options.num_nodes].reshape(-1)
+        with _host_lengths_with(batch, self._options.num_nodes):
+            forward_batch, _ = verify_input.prepare_for_verify(batch, self._worker)
+        result = self._worker.forward_batch_generation(
+            batch=None,
+            forward_batch=forward_batch,
+            is_verify=True,
+            skip_attn_backend_init=True,
+        )
+        output = result.logits_output
+        self._adjust(batch, output, grammar_tree, grammar_barrier)
+        tokens = self._target_tokens(batch, output, layout)
+        return TargetVerdict(output, tokens, result.can_run_cuda_graph)
+
+    def write_logprobs(
+        self, batch: ScheduleBatch, verdict: Verdict, output: LogitsProcessorOutput
+    ) -> None:
+        """Put the log-probabilities of the delivered tokens where SGLang looks for them."""
+        bs, delivered = verdict.node_path.shape
+        first_rows = torch.arange(bs, device=verdict.node_path.device)[:, None]
+        rows = first_rows * self._options.num_nodes + verdict.node_path.clamp(min=0)
+        path = replace(output, next_token_logits=output.next_token_logits[rows.reshape(-1)])
+        compute_spec_logprobs(batch, path, verdict.tokens.reshape(-1), chain_stride=delivered)
+        output.next_token_logprobs = path.next_token_logprobs
+        output.next_token_top_logprobs_val = path.next_token_top_logprobs_val
+        output.next_token_top_logprobs_idx = path.next_token_top_logprobs_idx
+        output.next_token_token_ids_logprobs_val = path.next_token_token_ids_logprobs_val
+        output.next_token_token_ids_logprobs_idx = path.next_token_token_ids_logprobs_idx
+
+    def _verify_input(
+        self, batch: ScheduleBatch, window: StepWindow, tree: DraftTree, layout: TreeLayout
+    ) -> TreeVerifyInput:
+        nodes = self._options.num_nodes
+        verify_input = TreeVerifyInput(
+            draft_token=tree.tokens.reshape(-1),
+            positions=layout.positions.reshape(-1),
+            draft_token_num=nodes,
+            topk=self._options.max_children,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            kv_loc_plan=window.plan,
+            kv_loc_cols=window.columns(nodes),
+        )
+        if self._options.is_chain:
+            return verify_input  # a chain's mask is the causal one that every backend has
+        if tree.tokens.is_cpu:
+            verify_input.tree_mask = layout.mask
+        else:
+            verify_input.custom_mask = flatten_mask(
+                layout.mask, window.prefix_lens, int(batch.seq_lens_sum)
+            )
+        return verify_input
+
+    def _adjust(
+        self,
+        batch: ScheduleBatch,
+        output: LogitsProcessorOutput,
+        grammar_tree: GrammarTree | None,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> None:
+        logits = output.next_token_logits
+        mask = None
+        if grammar_tree is not None:
+            # First, since it also clears the mask that a prefill left behind.
+            mask = build_grammar_vocab_mask(
+                reqs=batch.reqs,
+                tree=grammar_tree,
+                sampling_info=batch.sampling_info,
+                device=logits.device,
+                barrier=grammar_barrier,
+            )
+        apply_dflash_verify_logits_adjustments(
+            next_token_logits=logits,
+            sampling_info=batch.sampling_info,
+            draft_token_num=self._options.num_nodes,
+        )
+        if mask is not None:
+            mask.apply(logits)
+
+    def _target_tokens(
+        self, batch: ScheduleBatch, output: LogitsProcessorOutput, layout: TreeLayout
+    ) -> torch.Tensor:
+        nodes = self._options.num_nodes
+        info = batch.sampling_info
+        if info.is_all_greedy:
+            return greedy_tokens(output.next_token_logits.view(-1, nodes, info.vocab_size))
+        # SGLang's sampler works in place, and log-probabilities want the logits afterwards.
+        drawn = self._worker.model_runner.sampler(
+            LogitsProcessorOutput(next_token_logits=output.next_token_logits.clone()),
+            _one_row_a_node(info, nodes),
+            return_logprob=False,
+            top_logprobs_nums=[],
+            token_ids_logprobs=[],
+            positions=layout.positions.reshape(-1),
+        )
+        return drawn.view(-1, nodes).to(torch.int64)
+
+
+def _one_row_a_node(info: SamplingBatchInfo, nodes: int) -> SamplingBatchInfo:
+    """The same sampling parameters with every request's row repeated for each of its nodes.
+
+    Rows are already adjusted by custom processors, grammar and penalties, so those are left out.
+    """
+
+    def repeat(values: torch.Tensor | None) -> torch.Tensor | None:
+        return None if values is None else values.repeat_interleave(nodes, dim=0)
+
+    return replace(
+        info,
+        temperatures=repeat(info.temperatures),
+        top_ps=repeat(info.top_ps),
+        top_ks=repeat(info.top_ks),
+        min_ps=repeat(info.min_ps),
+        sampling_seed=repeat(info.sampling_seed),
+        has_custom_logit_processor=False,
+        grammar_mask=None,
+        penalizer_orchestrator=None,
+        logit_bias=None,
+    )
+
+
+@contextmanager
+def _host_lengths_with(batch: ScheduleBatch, nodes: int) -> Iterator[None]:
+    """Show the host the longest context a verify forward reads: the prefix and its own nodes."""
+    lengths, total = batch.seq_lens_cpu, batch.seq_lens_sum
+    if lengths is not None:
+        batch.seq_lens_cpu = lengths + nodes
+        batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+    try:
+        yield
+    finally:
+        batch.seq_lens_cpu, batch.seq_lens_sum = lengths, total

@@ -1,0 +1,65 @@
+"""The target's embedding and output head, borrowed by the drafter and never copied.
+
+They are reached through SGLang's own modules, so that tied heads, padded or added vocabulary, a
+vocabulary split over ranks and quantized heads work as they do for the target itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from sglang.srt.distributed.communication_op import tensor_model_parallel_all_gather
+from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
+from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from sglang.srt.lora.layers import unwrap_lora_layer
+from sglang.srt.runtime_context import get_parallel
+from torch import nn
+from torch.nn import functional
+
+
+class TargetVocabulary:
+    """Embedding and head of one target model.
+
+    Args:
+        model: a causal language model of SGLang's.
+        vocab_size: V, tokens without the padding of the table.
+
+    Raises:
+        ValueError: the model's input embedding is of a kind that cannot be looked up unscaled.
+    """
+
+    def __init__(self, model: nn.Module, vocab_size: int) -> None:
+        self._embedding = unwrap_lora_layer(model.get_input_embeddings())
+        self._head = unwrap_lora_layer(getattr(model, "lm_head", None) or self._embedding)
+        self._vocab_size = vocab_size
+        if not isinstance(self._embedding, VocabParallelEmbedding | nn.Embedding):
+            raise ValueError(
+                "dflash2 borrows the target's embedding: expected a VocabParallelEmbedding or an "
+                f"nn.Embedding from {type(model).__name__}, got {type(self._embedding).__name__}."
+            )
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Raw rows of the embedding table: tokens [...] int64 -> [..., D].
+
+        Raw, because a drafter is trained on them: a scale that the target applies behind the table
+        (Gemma's square root of D) is the checkpoint's ``input_embedding_scale`` where it was used.
+        """
+        # The base class's forward, so that a subclass's scale stays out.
+        if isinstance(self._embedding, VocabParallelEmbedding):
+            return VocabParallelEmbedding.forward(self._embedding, tokens)
+        return functional.embedding(tokens, self._embedding.weight)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Head of the target: hidden [..., D] -> logits [..., V] in the head's dtype.
+
+        On several ranks each computes its shard and the shards are gathered.
+        """
+        quant_method = getattr(self._head, "quant_method", None)
+        if should_apply_lm_head_quant_method(self._head, quant_method):
+            logits = quant_method.apply(self._head, hidden, None)
+        else:
+            weight = self._head.weight
+            logits = functional.linear(hidden.to(weight.dtype), weight)
+        if get_parallel().tp_size > 1:
+            logits = tensor_model_parallel_all_gather(logits, dim=-1)
+        # Padding of the vocabulary stands behind its last token.
+        return logits[..., : self._vocab_size]

@@ -1,0 +1,227 @@
+"""One decode step of dflash2: draft, lattice, tree, verify, walk, commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.layers.dp_attention import get_dp_tp_group
+from sglang.srt.managers.scheduler import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
+from sglang.srt.speculative.draft_worker_common import build_draft_tp_worker
+from sglang.srt.speculative.spec_tp_sync import SpecTpSync, SpecTpSyncSite
+from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
+
+from dflash_sglang.algorithm import drafter_of, options_of
+from dflash_sglang.engine import draft_model
+from dflash_sglang.engine.drafting import BlockDrafter
+from dflash_sglang.engine.placement import replicated_drafter
+from dflash_sglang.engine.state import DraftState, carry
+from dflash_sglang.engine.verifying import TreeVerifier
+from dflash_sglang.engine.vocabulary import TargetVocabulary
+from dflash_sglang.engine.window import StepWindow, open_window
+from dflash_sglang.tree.build import build_tree
+from dflash_sglang.tree.layout import make_layout
+from dflash_sglang.verify.walk import Verdict, walk
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.tp_worker import TpModelWorker
+    from sglang.srt.server_args import ServerArgs
+
+logger = logging.getLogger(__name__)
+
+Publish = Callable[[torch.Tensor], None]
+
+
+class DFlash2Worker(BaseSpecWorker):
+    """SGLang's speculative worker for dflash2; the arguments are SGLang's."""
+
+    def __init__(
+        self, server_args: ServerArgs, gpu_id: int, nccl_port: int, target_worker: TpModelWorker
+    ) -> None:
+        super().__init__()
+        self._target_worker = target_worker
+        self._runner = target_worker.model_runner
+        self._options = options_of(server_args)
+        self._tp_sync = SpecTpSync(get_dp_tp_group())
+        self.draft_parallel_layout = replicated_drafter()
+
+        draft_model.install(drafter_of(server_args))
+        with draft_pp_context(), draft_tp_context(self.draft_parallel_layout):
+            self._draft_worker = build_draft_tp_worker(
+                server_args=server_args,
+                gpu_id=gpu_id,
+                nccl_port=nccl_port,
+                target_model_config=self._runner.model_config,
+                algo_label="dflash2",
+            ).draft_worker
+        self._draft_runner = self._draft_worker.model_runner
+        self._drafter = BlockDrafter(
+            self._draft_runner,
+            TargetVocabulary(self._runner.model, self._runner.model_config.vocab_size),
+            self._options,
+        )
+        self._verifier = TreeVerifier(target_worker, self._options)
+        if get_parallel().tp_rank == 0:
+            logger.info("dflash2: %s", self._options.describe())
+
+    # What the scheduler asks of a speculative worker ------------------------------------------
+
+    @property
+    def draft_worker(self) -> TpModelWorker:
+        return self._draft_worker
+
+    @property
+    def spec_v2_attn_backends(self) -> tuple[Any, ...]:
+        return (self._runner.attn_backend, self._draft_runner.attn_backend)
+
+    def weight_update_runners(self) -> list[tuple[str, Any]]:
+        return [("draft", self._draft_runner)]
+
+    def alloc_memory_pool(self, **pools: Any) -> None:
+        """The drafter's KV lives under the target's slots: one allocator, one request table."""
+        with draft_tp_context(self.draft_parallel_layout):
+            super().alloc_memory_pool(**pools)
+
+    def init_attention_backends(self) -> None:
+        with draft_pp_context(), draft_tp_context(self.draft_parallel_layout):
+            super().init_attention_backends()
+
+    def init_cuda_graphs(self) -> None:
+        with draft_pp_context(), draft_tp_context(self.draft_parallel_layout):
+            super().init_cuda_graphs()
+
+    def forward_batch_generation(
+        self,
+        batch: ScheduleBatch,
+        on_publish: Publish | None = None,
+        grammar_barrier: Callable[[], None] | None = None,
+        pp_proxy_tensors: Any = None,
+    ) -> GenerationBatchResult:
+        """One step of a batch: its prompts through the target, or one speculative decode step."""
+        publish = on_publish or (lambda _: None)
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            return self._prefill(batch, publish)
+        if batch.forward_mode.is_idle():
+            return self._idle(publish)
+        return self._decode(batch, publish, grammar_barrier)
+
+    # The steps --------------------------------------------------------------------------------
+
+    def _prefill(self, batch: ScheduleBatch, publish: Publish) -> GenerationBatchResult:
+        """Prompt tokens through the target; its hidden states become the drafter's context."""
+        result = self._target_worker.forward_batch_generation(
+            batch, capture_hidden_mode=CaptureHiddenMode.FULL, return_kv_loc_plan=True
+        )
+        plan, result.kv_loc_plan = result.kv_loc_plan, None
+        self._tp_sync.sync(SpecTpSyncSite.DFLASH_TARGET, result.next_token_ids)
+        result.new_seq_lens = batch.seq_lens
+        publish(result.new_seq_lens)
+
+        # At once, since the radix cache may hand these slots to another request after this step.
+        features = result.logits_output.hidden_states  # [T, n * D]
+        slots = plan.write_ids(self._draft_runner.kv_index_translator)  # [T]
+        positions = extend_positions(batch)  # [T]
+        self._append_context(features[: slots.shape[0]], slots, positions)
+        result.logits_output.hidden_states = None  # the scheduler would copy it to the host
+        result.next_draft_input = carry(result.next_token_ids, result.new_seq_lens)
+        return result
+
+    @torch.inference_mode()
+    def _decode(
+        self,
+        batch: ScheduleBatch,
+        publish: Publish,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> GenerationBatchResult:
+        window = open_window(batch, self._runner, self._options.slots_per_step)
+        with draft_tp_context(self.draft_parallel_layout):
+            block = self._drafter.draft(batch, window)
+        lattice = self._drafter.lattice(block, window.anchors)
+        tree = build_tree(
+            lattice,
+            window.anchors,
+            self._options.num_nodes,
+            self._options.max_depth,
+            self._options.max_children,
+        )
+        self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, tree.tokens)
+        self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, tree.parents)
+        layout = make_layout(tree, window.prefix_lens)
+
+        target = self._verifier.verify(batch, window, tree, layout, grammar_barrier)
+        self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+        verdict = walk(tree, target.tokens, self._options.max_depth)
+        if batch.return_logprob:
+            self._verifier.write_logprobs(batch, verdict, target.output)
+
+        new_seq_lens = window.prefix_lens + verdict.accept_lens
+        publish(new_seq_lens)
+        self._commit(window, verdict, target.output.hidden_states)
+        target.output.hidden_states = None
+        return GenerationBatchResult(
+            logits_output=target.output,
+            next_token_ids=verdict.tokens.reshape(-1),
+            accept_lens=verdict.accept_lens.to(torch.int32),
+            can_run_cuda_graph=target.can_run_cuda_graph,
+            next_draft_input=carry(verdict.bonus, new_seq_lens),
+            speculative_num_draft_tokens=self._options.num_nodes,
+            speculative_output_stride=self._options.max_depth + 1,
+            new_seq_lens=new_seq_lens,
+        )
+
+    def _commit(self, window: StepWindow, verdict: Verdict, features: torch.Tensor) -> None:
+        """Give the accepted path consecutive slots, and the drafter the path's hidden states.
+
+        Args:
+            features: [bs * N, n * D] hidden states of every node, the target's.
+        """
+        bs, length = verdict.node_path.shape
+        accepted = verdict.node_path >= 0  # [bs, depth + 1], the root included
+        path = verdict.node_path.clamp(min=0)
+        ordered = window.slots[:, :length]  # where the path belongs
+        if not self._options.is_chain:
+            scattered = window.slots.gather(1, path)
+            # A row that is not accepted moves onto itself.
+            scattered = torch.where(accepted, scattered, ordered)
+            pool = self._runner.token_to_kv_pool
+            pool.move_kv_cache(ordered.reshape(-1), scattered.reshape(-1))
+
+        first_rows = torch.arange(bs, device=path.device)[:, None] * self._options.num_nodes
+        rows = (first_rows + path).reshape(-1)
+        offsets = torch.arange(length, device=path.device)
+        positions = (window.prefix_lens[:, None] + offsets).reshape(-1)
+        slots = torch.where(accepted, ordered, 0).reshape(-1)
+        self._append_context(features[rows], slots, positions)
+
+    @torch.inference_mode()
+    def _append_context(
+        self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
+    ) -> None:
+        with draft_tp_context(self.draft_parallel_layout):
+            self._drafter.append_context(features, slots, positions)
+
+    def _idle(self, publish: Publish) -> GenerationBatchResult:
+        """A batch without requests, as a rank sees it while others work."""
+        nothing = torch.empty((0,), dtype=torch.int64, device=self._runner.device)
+        publish(nothing)
+        return GenerationBatchResult(
+            next_token_ids=nothing,
+            accept_lens=nothing.to(torch.int32),
+            next_draft_input=DraftState.create_idle_input(device=self._runner.device),
+            speculative_num_draft_tokens=self._options.num_nodes,
+            speculative_output_stride=self._options.max_depth + 1,
+            new_seq_lens=nothing,
+        )
+
+
+def extend_positions(batch: ScheduleBatch) -> torch.Tensor:
+    """Absolute positions of an extend batch's tokens, [T] int64, request after request."""
+    spans = zip(batch.prefix_lens, batch.extend_lens, strict=True)
+    spread = [torch.arange(prefix, prefix + length) for prefix, length in spans]
+    return torch.cat(spread).to(batch.seq_lens.device, non_blocking=True)
