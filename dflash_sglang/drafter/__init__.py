@@ -1,8 +1,8 @@
 """The DFlash 2 drafter in plain PyTorch: one definition for training, reference and engine.
 
 Those three exchange only the attention core (:class:`AttentionCore`). Sources: DFlash
-(arXiv:2602.06036) for KV injection and the block; the published DFlash 2 checkpoints for the dynamic
-convolution and the candidate selector.
+(arXiv:2602.06036) for KV injection and the block; the published DFlash 2 checkpoints for the
+dynamic convolution and the candidate selector.
 """
 
 from dflash_sglang.drafter.attention import AttentionCore, ContextKV, DenseAttention, visible

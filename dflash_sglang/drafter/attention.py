@@ -1,8 +1,8 @@
 """What a block may attend to, and attention over an explicit context.
 
-The rule is that of the published drafters: a full layer sees the whole context and the whole block; a
-sliding layer sees the last ``sliding_window`` positions, itself included, and is causal unless the
-checkpoint's ``is_causal`` says otherwise.
+The rule is that of the published drafters: a full layer sees the whole context and the whole
+block; a sliding layer sees the last ``sliding_window`` positions, itself included, and is causal
+unless the checkpoint's ``is_causal`` says otherwise.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def visible(
 ) -> Tensor:
     """Which keys a query sees, by absolute positions alone.
 
-    query_positions [..., Q], key_positions [..., K] -> bool [..., Q, K]. ``window`` counts the query
-    itself; a layer that is not causal looks as far ahead as back.
+    query_positions [..., Q], key_positions [..., K] -> bool [..., Q, K]. ``window`` counts the
+    query itself; a layer that is not causal looks as far ahead as back.
     """
     ahead = key_positions[..., None, :] - query_positions[..., :, None]  # [..., Q, K]
     if window is None:

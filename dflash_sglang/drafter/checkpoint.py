@@ -95,8 +95,8 @@ def check_tensors(
     for name, shape in expected.items():
         if tuple(tensors[name].shape) != shape:
             raise CheckpointError(
-                f"{name} in {path} has shape {list(tensors[name].shape)}, but its config.json asks for "
-                f"{list(shape)}."
+                f"{name} in {path} has shape {list(tensors[name].shape)}, but its config.json asks "
+                f"for {list(shape)}."
             )
 
 

@@ -1,6 +1,6 @@
-"""Local convolutions along the block: each position sees itself and the few before it in its block.
+"""Local convolutions along the block: a position sees itself and the few before it in its block.
 
-Both start as the identity, so that a drafter can be trained with or without them from the same point.
+Both start as the identity, so drafters with and without them start training at the same function.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class DynamicKernels(NamedTuple):
 class GroupedDynamicConv(nn.Module):
     """``out[t, c] = sum_j (base[side, j, c] + delta[t, side, j, g(c)]) * x[t - j, c]``.
 
-    Wraps a sublayer: ``before`` convolves its input, ``after`` its output, both with kernels projected
-    from the input. Tensors: ``base_kernel [2, k, D]``, ``kernel_projection.weight [2 k D / group, D]``.
+    Wraps a sublayer: ``before`` convolves its input, ``after`` its output, both with kernels
+    projected from the input. Tensors: ``base_kernel [2, k, D]``,
+    ``kernel_projection.weight [2 k D / group, D]``.
     """
 
     def __init__(self, hidden_size: int, conv: ConvConfig) -> None:
@@ -59,15 +60,15 @@ class GroupedDynamicConv(nn.Module):
         out = (base[0] + delta[:, :, 0, :, None]) * blocks
         for tap in range(1, self.kernel_size):
             kernel = base[tap] + delta[:, tap:, tap, :, None]  # [n, B - tap, groups, group]
-            # Taps that reach before the block's first position are zero, so those rows are left alone.
+            # Taps that reach before the block are zero: its first rows are left alone.
             out = torch.cat((out[:, :tap], out[:, tap:] + kernel * blocks[:, :-tap]), dim=1)
         return out.flatten(-2)
 
 
 class StaticConv(nn.Module):
-    """``out[t] = sum_j weight[j] * x[t - j] + bias``, depthwise, on the stream between the sublayers.
+    """``out[t] = sum_j weight[j] * x[t - j] + bias``, depthwise, between attention and MLP.
 
-    Tensors: ``weight [k, D]``, ``bias [D]``. This project's own variant (the seeds' convolution).
+    Tensors: ``weight [k, D]``, ``bias [D]``. This project's own variant, no published checkpoint's.
     """
 
     def __init__(self, hidden_size: int, conv: ConvConfig) -> None:

@@ -1,4 +1,4 @@
-"""One drafter layer: Qwen3-style attention with injected keys and values, MLP, local convolutions."""
+"""One drafter layer: Qwen3-style attention with KV injection, MLP, local convolutions."""
 
 from __future__ import annotations
 

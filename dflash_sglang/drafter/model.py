@@ -21,8 +21,8 @@ INITIALIZER_RANGE = 0.02  # Qwen3's
 class DFlash2Drafter(nn.Module):
     """DFlash (arXiv:2602.06036) and DFlash 2. Parameters carry the names of published checkpoints.
 
-    Embedding and output head are the target's; the caller looks up and projects. Every method computes
-    in the parameters' dtype, except that rotary angles and logits are float32.
+    Embedding and output head are the target's; the caller looks up and projects. Everything is
+    computed in the parameters' dtype, except that rotary angles and logits are float32.
     """
 
     def __init__(self, config: DFlash2Config) -> None:
@@ -49,8 +49,8 @@ class DFlash2Drafter(nn.Module):
     def project_features(self, features: Tensor) -> Tensor:
         """``H_t = RMSNorm(W_c [H^(l1); ...; H^(ln)])``.
 
-        ``features [..., n_taps * D]``: outputs of the tapped target layers, concatenated in the order
-        of ``target_layer_ids``. Returns the context ``[..., D]`` in the drafter's dtype.
+        ``features [..., n_taps * D]``: outputs of the tapped target layers, concatenated in the
+        order of ``target_layer_ids``. Returns the context ``[..., D]`` in the drafter's dtype.
         Raises ValueError when the width does not fit.
         """
         if features.shape[-1] != self.fc.in_features:
@@ -72,14 +72,15 @@ class DFlash2Drafter(nn.Module):
         values = torch.stack([a.v_proj(context).unflatten(-1, heads) for a in attentions])
         scales = torch.stack([a.k_norm.weight for a in attentions])  # [L, d]
         keys = F.rms_norm(keys, (heads[1],), eps=self.config.rms_norm_eps) * scales[:, None, None]
-        return ContextKV(rotate(keys, self.rotary(positions, keys.dtype)), values)
+        rotation = self.rotary(positions, keys.dtype, ahead=self.config.block_size)
+        return ContextKV(rotate(keys, rotation), values)
 
     def forward(self, embeddings: Tensor, positions: Tensor, attention: AttentionCore) -> Tensor:
         """Hidden states of the blocks, final norm applied.
 
-        ``embeddings [n, B, D]`` from :meth:`block_embeddings`; ``positions [n, B]`` integer (absolute);
-        ``attention`` sees the context. Returns ``[n, B, D]``; position j stands for the token at
-        anchor + j (anchor + j + 1 with ``shift_label``).
+        ``embeddings [n, B, D]`` from :meth:`block_embeddings`; ``positions [n, B]`` integer
+        (absolute); ``attention`` sees the context. Returns ``[n, B, D]``; position j stands for the
+        token at anchor + j (anchor + j + 1 with ``shift_label``).
         """
         rotation = self.rotary(positions, embeddings.dtype)
         hidden = embeddings
@@ -88,8 +89,8 @@ class DFlash2Drafter(nn.Module):
         return self.norm(hidden)
 
     def unary_logits(self, hidden: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-        """``hidden [..., D]`` through the target's output head -> float32 logits ``[..., V]`` with the
-        checkpoint's multiplier and soft cap."""
+        """``hidden [..., D]`` through the target's output head -> float32 logits ``[..., V]``, with
+        the checkpoint's multiplier and soft cap."""
         logits = head(hidden).float()
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dflash_sglang.config_rope import RopeConfig
+from dflash_sglang.config import RopeConfig
 
 
 class Rotation(NamedTuple):
@@ -19,7 +19,7 @@ class Rotation(NamedTuple):
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotate-half RoPE. Angles are float32 whatever the model's dtype: bfloat16 positions collide."""
+    """Rotate-half RoPE. Angles are float32 in every model dtype: bfloat16 positions collide."""
 
     signed_frequencies: Tensor  # [rotary_dim] = [-f, f]: one product yields cosine and signed sine
 
@@ -30,24 +30,28 @@ class RotaryEmbedding(nn.Module):
         signed = torch.cat((-frequencies, frequencies))
         self.register_buffer("signed_frequencies", signed, persistent=False)
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        """positions [...] integer -> rotation in ``dtype``, the reference's rounding of the angles."""
+    def forward(self, positions: Tensor, dtype: torch.dtype, ahead: int = 0) -> Rotation:
+        """positions [...] integer -> rotation in ``dtype`` (the reference rounds there too).
+
+        ``ahead``: positions that follow in the same step. Dynamic NTK scaling depends on where a
+        step ends, for its context as for its block.
+        """
         signed, amplitude = self.signed_frequencies, self.amplitude
-        if self.config.kind == "dynamic":
-            signed, amplitude = self._grown(positions)
+        if self.config.kind == "dynamic" and positions.numel():
+            signed, amplitude = self._grown(int(positions.max()) + 1 + ahead)
         angles = positions[..., None, None].float() * signed  # [..., 1, rotary_dim]
         cos, sin = angles.cos(), angles.sin()
         if amplitude != 1.0:  # yarn only
             cos, sin = cos * amplitude, sin * amplitude
         return Rotation(cos.to(dtype), sin.to(dtype))
 
-    def _grown(self, positions: Tensor) -> tuple[Tensor, float]:
-        """Dynamic NTK: the base grows with the longest position seen in this call."""
-        length = int(positions.max()) + 1 if positions.numel() else 0
+    def _grown(self, length: int) -> tuple[Tensor, float]:
+        """Frequencies of dynamic NTK scaling for a sequence of ``length``."""
         if length <= self.config.max_positions:
             return self.signed_frequencies, self.amplitude
         frequencies, amplitude = inverse_frequencies(self.config, length)
-        return torch.cat((-frequencies, frequencies)).to(positions.device), amplitude
+        signed = torch.cat((-frequencies, frequencies))
+        return signed.to(self.signed_frequencies.device), amplitude
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
         """Move with the model, but stay float32 when the model's dtype changes."""
@@ -58,7 +62,7 @@ class RotaryEmbedding(nn.Module):
 
 
 def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate ``heads [..., H, d]`` in its first ``rotary_dim`` channels; the rest passes through."""
+    """Rotate the first ``rotary_dim`` channels of ``heads [..., H, d]``; the rest stays."""
     width = rotation.cos.shape[-1]
     if width == heads.shape[-1]:
         return _rotate_all(heads, rotation)
@@ -67,7 +71,7 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
 
 
 def _rotate_all(heads: Tensor, rotation: Rotation) -> Tensor:
-    # The halves change places; the sign that rotate-half puts on one of them is in the sine already.
+    # The halves change places; the sign that rotate-half gives one of them is in the sine.
     swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
     return torch.addcmul(heads * rotation.cos, swapped, rotation.sin)
 
@@ -75,8 +79,8 @@ def _rotate_all(heads: Tensor, rotation: Rotation) -> Tensor:
 def inverse_frequencies(config: RopeConfig, length: int | None = None) -> tuple[Tensor, float]:
     """Frequencies [rotary_dim / 2] float32 on the CPU, and the factor on cosine and sine.
 
-    ``length`` is the sequence length that dynamic NTK scaling depends on. The scaled kinds are computed
-    by transformers' ``ROPE_INIT_FUNCTIONS``, the same code that the drafters were trained with.
+    ``length`` is the sequence length that dynamic NTK scaling depends on. The scaled kinds are
+    computed by transformers' ``ROPE_INIT_FUNCTIONS``, the code that drafters are trained with.
     """
     with torch.device("cpu"):
         if config.kind == "default":

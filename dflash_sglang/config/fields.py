@@ -26,8 +26,8 @@ class Fields:
         top, nested = self._top.get(key), self._nested.get(key)
         if top is not None and nested is not None and top != nested:
             raise ConfigError(
-                f"{key} stands twice with different values: {top!r} at the top level and {nested!r} "
-                "in dflash_config."
+                f"{key} stands twice with different values: {top!r} at the top level and "
+                f"{nested!r} in dflash_config."
             )
         value = nested if nested is not None else top
         return default if value is None else value

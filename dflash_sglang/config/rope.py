@@ -1,18 +1,18 @@
 """Which rotary embedding a drafter was trained with.
 
-Drafter configs are often copied from their target, and multimodal or partially rotating targets leave
-fields behind (``partial_rotary_factor``, ``mrope_section``) that some trainers honoured and others, the
-reference implementation among them, ignored. Such a config does not say how wide the drafter rotates
-unless ``rope_dim`` does, so it is refused by name instead of guessed.
+Drafter configs are often copied from their target, and multimodal or partially rotating targets
+leave fields behind (``partial_rotary_factor``, ``mrope_section``) that some trainers honoured and
+others, the reference implementation among them, ignored. Such a config does not say how wide the
+drafter rotates unless ``rope_dim`` does, so it is refused by name instead of guessed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from dflash_sglang.config_fields import ConfigError, Fields
+from dflash_sglang.config.fields import ConfigError, Fields
 
 # Parameters beside theta and type that each kind needs (True) or may have (False); the formulas are
 # those of transformers' ROPE_INIT_FUNCTIONS.
@@ -37,7 +37,7 @@ SCALINGS: Mapping[str, Mapping[str, bool]] = {
         "original_max_position_embeddings": True,
     },
 }
-# Positions of a drafter are one-dimensional, and there every M-RoPE section turns by the same angle.
+# A drafter's positions are one-dimensional; there all M-RoPE sections turn by the same angle.
 _MROPE_KEYS = ("mrope_section", "mrope_interleaved")
 _WIDTH_KEYS = ("rope_dim", "partial_rotary_factor")
 
@@ -50,9 +50,7 @@ class RopeConfig:
     rotary_dim: int
     max_positions: int
     kind: str = "default"  # a key of SCALINGS
-    scaling: Mapping[str, Any] | None = field(
-        default=None
-    )  # the kind's parameters, None for default
+    scaling: Mapping[str, Any] | None = None  # the kind's parameters; None for the default kind
 
     @classmethod
     def from_fields(cls, fields: Fields, head_dim: int) -> RopeConfig:
@@ -153,8 +151,8 @@ def _rotary_dim(fields: Fields, parameters: Mapping[str, Any], head_dim: int) ->
     section = _agree(fields, parameters, "mrope_section")
     if section is not None and 2 * sum(section) != head_dim:
         raise ConfigError(
-            f"mrope_section={section!r} covers {2 * sum(section)} channels, but head_dim={head_dim}; "
-            "state the trained rotary width as rope_dim in rope_parameters."
+            f"mrope_section={section!r} covers {2 * sum(section)} channels, but "
+            f"head_dim={head_dim}; state the trained width as rope_dim in rope_parameters."
         )
     if head_dim % 2:
         raise ConfigError(f"head_dim={head_dim} must be even to be rotated.")
