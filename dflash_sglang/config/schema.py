@@ -96,7 +96,6 @@ class DFlash2Config:
         """gamma: tokens that one block proposes, the anchor not counted."""
         return self.block_size - 1
 
-    @property
     def draft_positions(self) -> slice:
         """The gamma block positions whose logits propose the first, second, ... draft token."""
         return slice(0, -1) if self.shift_label else slice(1, None)
