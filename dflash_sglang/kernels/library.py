@@ -1,0 +1,57 @@
+"""Operators of namespace ``dflash2``: schemas, and an implementation compiled or in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from dflash_sglang.kernels import build
+
+NAMESPACE = "dflash2"
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+class Operator(NamedTuple):
+    """One operator. The reference is its specification and its implementation without kernels."""
+
+    schema: str
+    reference: Callable
+    fake: Callable
+
+    @property
+    def name(self) -> str:
+        return self.schema.partition("(")[0]
+
+
+_operators: list[Operator] = []
+
+
+def define(operator: Operator) -> None:
+    """Declare an operator; :func:`load` gives it its implementation."""
+    _library.define(operator.schema)
+    torch.library.register_fake(f"{NAMESPACE}::{operator.name}", operator.fake)
+    _operators.append(operator)
+
+
+@cache
+def load() -> str:
+    """Give every declared operator its CPU implementation, once.
+
+    Returns:
+        ``"compiled"`` or ``"reference"``: which one serves (see ``DFLASH2_KERNELS``).
+
+    Raises:
+        KernelBuildError: the kernels could not be compiled.
+        ValueError: ``DFLASH2_KERNELS`` is neither.
+    """
+    mode = build.kernel_mode()
+    if mode == "compiled":
+        torch.ops.load_library(str(build.build_library()))
+    else:
+        for operator in _operators:
+            _library.impl(operator.name, operator.reference, "CPU")
+    return mode
