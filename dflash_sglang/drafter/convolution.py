@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dflash_sglang.config import ConvConfig
@@ -57,11 +56,11 @@ class GroupedDynamicConv(nn.Module):
     def _convolve(self, hidden: Tensor, delta: Tensor, base: Tensor) -> Tensor:
         blocks = hidden.unflatten(-1, (self.groups, self.group_size))  # [n, B, groups, group]
         base = base.view(self.kernel_size, self.groups, self.group_size)
-        out = (base[0] + delta[:, :, 0, :, None]) * blocks
+        kernels = (base + delta[..., None]).unbind(2)  # k times [n, B, groups, group]
+        out = kernels[0] * blocks
         for tap in range(1, self.kernel_size):
-            kernel = base[tap] + delta[:, tap:, tap, :, None]  # [n, B - tap, groups, group]
             # Taps that reach before the block are zero: its first rows are left alone.
-            out = torch.cat((out[:, :tap], out[:, tap:] + kernel * blocks[:, :-tap]), dim=1)
+            out[:, tap:].addcmul_(kernels[tap][:, tap:], blocks[:, :-tap])
         return out.flatten(-2)
 
 
@@ -86,5 +85,5 @@ class StaticConv(nn.Module):
         """hidden [n, B, D] -> [n, B, D]."""
         out = torch.addcmul(self.bias, hidden, self.weight[0])
         for tap in range(1, self.weight.shape[0]):
-            out = out + F.pad(hidden[:, :-tap] * self.weight[tap], (0, 0, tap, 0))
+            out[:, tap:].addcmul_(hidden[:, :-tap], self.weight[tap])
         return out
