@@ -3,13 +3,17 @@
 from dflash_sglang.tree.build import DraftTree, build_tree
 from dflash_sglang.tree.lattice import Lattice, LatticeError, build_lattice
 from dflash_sglang.tree.layout import TreeLayout, make_layout
+from dflash_sglang.tree.noisy import NoisyCandidates, build_noisy_lattice, noisy_candidates
 
 __all__ = [
     "DraftTree",
     "Lattice",
     "LatticeError",
+    "NoisyCandidates",
     "TreeLayout",
     "build_lattice",
+    "build_noisy_lattice",
     "build_tree",
     "make_layout",
+    "noisy_candidates",
 ]

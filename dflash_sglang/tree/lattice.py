@@ -51,20 +51,24 @@ def build_lattice(
     Source: DFlash 2 candidate selector, S_t(a, b) = U_t(b) + <A[a] * (P h_t), B[b]>.
     """
     bs, g, K = _checked_shape(scores, candidates)
-    if entropy_weight < 0:
-        raise LatticeError(f"entropy_weight must be at least 0, got {entropy_weight}")
-
     scores = scores.float()
     if scores.dim() == 3:
         scores = scores.unsqueeze(2)  # [bs, g, 1, K]: every predecessor sees the same candidates
     if temperatures is not None:
         scores = scores / draft_temperatures(temperatures).view(bs, 1, 1, 1)
 
-    log_probs = scores.log_softmax(dim=-1)
-    if entropy_weight:
-        row_entropy = -(log_probs.exp() * log_probs).nansum(-1, keepdim=True)  # 0 log 0 = 0
-        log_probs = (log_probs + entropy_weight * row_entropy).clamp(max=0.0)
+    log_probs = with_entropy(scores.log_softmax(dim=-1), entropy_weight)
     return Lattice(candidates, log_probs.expand(bs, g, K, K))
+
+
+def with_entropy(log_probs: Tensor, weight: float) -> Tensor:
+    """Lift the edges of unsure predecessors by weight * entropy of their row, but not above 0."""
+    if weight < 0:
+        raise LatticeError(f"entropy_weight must be at least 0, got {weight}")
+    if weight == 0:
+        return log_probs
+    row_entropy = -(log_probs.exp() * log_probs).nansum(-1, keepdim=True)  # 0 log 0 = 0
+    return (log_probs + weight * row_entropy).clamp(max=0.0)
 
 
 def draft_temperatures(temperatures: Tensor) -> Tensor:

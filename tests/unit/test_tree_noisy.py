@@ -1,0 +1,176 @@
+"""The lattice under shared noise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from dflash_sglang.tree import (
+    Lattice,
+    LatticeError,
+    build_lattice,
+    build_noisy_lattice,
+    build_tree,
+    noisy_candidates,
+)
+from dflash_sglang.verify import gumbel_noise, sampled_tokens, walk
+
+BS, G, V, K, M = 3, 4, 60, 5, 3
+TEMPERATURES = torch.tensor([1.0, 0.0, 0.5])
+
+
+class Draft(NamedTuple):
+    unary: Tensor  # [bs, g, V]
+    noise: Tensor  # [bs, g, V]
+    pair_table: Tensor  # [V, V], what the selector adds for (predecessor, candidate)
+
+    def pair_scores(self, anchors: Tensor, tokens: Tensor) -> Tensor:
+        before_first = anchors[:, None, None].expand_as(tokens[:, :1])
+        predecessors = torch.cat((before_first, tokens[:, :-1]), dim=1)
+        pairs = self.pair_table[predecessors.unsqueeze(-1), tokens.unsqueeze(2)]
+        return self.unary.gather(-1, tokens).unsqueeze(2) + pairs
+
+
+ANCHORS = torch.tensor([4, 5, 6])
+
+
+@pytest.fixture
+def draft() -> Draft:
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.tensor([[20], [30], [40]]) + torch.arange(G)
+    return Draft(
+        unary=torch.randn(BS, G, V, generator=generator) * 2,
+        noise=gumbel_noise(torch.tensor([1, 2, 3]), positions, V),
+        pair_table=torch.randn(V, V, generator=generator),
+    )
+
+
+def noisy(draft: Draft, with_pairs: bool = True, **options) -> Lattice:
+    found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M)
+    scores = draft.pair_scores(ANCHORS, found.tokens) if with_pairs else None
+    return build_noisy_lattice(found, scores, TEMPERATURES, **options)
+
+
+def full_conditional(draft: Draft, row: int, t: int, predecessor: int) -> Tensor:
+    """log q(. | predecessor) over the whole vocabulary, written out."""
+    logits = draft.unary[row, t] / TEMPERATURES[row]
+    log_q = logits.log_softmax(-1)
+    inside = draft.unary[row, t].topk(K).indices
+    pairs = (draft.unary[row, t] + draft.pair_table[predecessor])[inside] / TEMPERATURES[row]
+    mass = log_q[inside].exp().sum()
+    log_q[inside] = (mass * pairs.softmax(-1)).log()
+    assert float(log_q.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    return log_q
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_the_best_edge_is_the_best_perturbed_token_of_the_whole_vocabulary(
+    draft: Draft, row: int
+) -> None:
+    lattice = noisy(draft)
+    for t in range(G):
+        for a in range(K + M):
+            predecessor = int(lattice.tokens[row, t - 1, a]) if t else int(ANCHORS[row])
+            perturbed = full_conditional(draft, row, t, predecessor) + draft.noise[row, t]
+            best = int(lattice.tokens[row, t, lattice.log_probs[row, t, a].argmax()])
+            assert best == int(perturbed.argmax())
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.5])
+def test_edges_are_a_softmax_of_the_perturbed_scores(draft: Draft, beta: float) -> None:
+    lattice = noisy(draft, beta=beta)
+    tokens = lattice.tokens[2, 1]
+    perturbed = full_conditional(draft, 2, 1, int(lattice.tokens[2, 0, 6])) + draft.noise[2, 1]
+    expected = (beta * perturbed[tokens]).log_softmax(-1).float()
+    assert torch.allclose(lattice.log_probs[2, 1, 6], expected, atol=1e-5)
+
+
+def test_beta_can_be_calibrated_by_depth_and_by_request(draft: Draft) -> None:
+    by_depth = torch.tensor([1.0, 0.5, 2.0, 1.0])
+    lattice = noisy(draft, beta=by_depth)
+    for t, beta in enumerate(by_depth.tolist()):
+        assert torch.equal(lattice.log_probs[:, t], noisy(draft, beta=beta).log_probs[:, t])
+    by_request = noisy(draft, beta=by_depth.expand(BS, G))
+    assert torch.equal(by_request.log_probs, lattice.log_probs)
+
+
+@pytest.mark.parametrize("with_pairs", [True, False])
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.2])
+def test_greedy_requests_of_a_mixed_batch_get_the_noise_free_lattice(
+    draft: Draft, with_pairs: bool, entropy_weight: float
+) -> None:
+    lattice = noisy(draft, with_pairs, beta=0.3, entropy_weight=entropy_weight)
+    unary, candidates = draft.unary.topk(K)
+    scores = draft.pair_scores(ANCHORS, candidates) if with_pairs else unary
+    plain = build_lattice(scores, candidates, entropy_weight=entropy_weight)
+    assert torch.equal(lattice.tokens[1, :, :K], plain.tokens[1])
+    # The entropy of a row is summed over idle candidates as well, in another order.
+    tolerance = 1e-6 if entropy_weight else 0.0
+    edges = lattice.log_probs[1, :, :K, :K]
+    torch.testing.assert_close(edges, plain.log_probs[1], rtol=0.0, atol=tolerance)
+    assert (lattice.log_probs[1, :, :, K:] == -torch.inf).all()
+    trees = [build_tree(x, ANCHORS, 16, G, 3) for x in (lattice, plain)]
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(*trees, strict=True))
+
+
+def test_candidates_of_a_position_are_distinct_and_led_by_the_noise_free_best(draft: Draft) -> None:
+    tokens = noisy(draft).tokens
+    assert torch.equal(tokens[..., :K], draft.unary.topk(K).indices)
+    assert (tokens.sort(-1).values.diff(dim=-1) > 0).all()
+
+
+def test_without_others_the_lattice_is_the_perturbed_top_k(draft: Draft) -> None:
+    found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, 0)
+    assert found.tokens.shape == (BS, G, K)
+    lattice = build_noisy_lattice(found, None, TEMPERATURES)
+    assert lattice.log_probs.exp().sum(-1).allclose(torch.ones(BS, G, K))
+
+
+def test_a_drafter_that_equals_the_target_is_accepted_to_the_end() -> None:
+    """With q = p the best perturbed chain is the target's own text: temperature costs nothing."""
+    generator = torch.Generator().manual_seed(3)
+    bs, g = 16, 6
+    logits = torch.randn(bs, g + 1, V, generator=generator)
+    temperatures = torch.full((bs,), 1.2)
+    noise = gumbel_noise(torch.arange(bs), torch.arange(g + 1).repeat(bs, 1), V)
+    found = noisy_candidates(logits[:, :g], noise[:, :g], temperatures, K, M)
+    lattice = build_noisy_lattice(found, None, temperatures)
+    chain = build_tree(lattice, torch.zeros(bs).long(), g + 1, g, max_children=1)
+    target = sampled_tokens(logits, temperatures, noise, chain.depths)
+    assert walk(chain, target, g).accept_lens.tolist() == [g + 1] * bs
+
+
+def test_shared_noise_predicts_draws_that_noise_free_candidates_miss() -> None:
+    """Shares of 2,000 draws at high entropy found among two candidates of a perturbed drafter."""
+    generator = torch.Generator().manual_seed(4)
+    n, vocab = 2000, 500
+    logits = torch.randn(n, 1, vocab, generator=generator)
+    drafted = logits + 0.5 * torch.randn(n, 1, vocab, generator=generator)
+    temperatures = torch.ones(n)
+    noise = gumbel_noise(torch.arange(n), torch.zeros(n, 1).long(), vocab)
+    target = sampled_tokens(logits, temperatures, noise, torch.zeros(n, 1).long())
+    found = noisy_candidates(drafted, noise, temperatures, 16, 8)
+    lattice = build_noisy_lattice(found, None, temperatures)
+    best_two = lattice.tokens[:, 0].gather(-1, lattice.log_probs[:, 0, 0].topk(2).indices)
+    shared = (best_two == target).any(-1).float().mean()
+    unshared = (drafted[:, 0].topk(2).indices == target).any(-1).float().mean()
+    assert shared > 0.8 and unshared < 0.1
+
+
+def test_noise_of_another_shape_is_refused(draft: Draft) -> None:
+    with pytest.raises(LatticeError, match=r"noise must be \[3, 4, 60\] as the unary logits"):
+        noisy_candidates(draft.unary, draft.noise[:, :2], TEMPERATURES, K, M)
+
+
+def test_more_candidates_than_the_vocabulary_are_refused(draft: Draft) -> None:
+    with pytest.raises(LatticeError, match="a vocabulary of 60 together, got 58 and 3"):
+        noisy_candidates(draft.unary, draft.noise, TEMPERATURES, 58, 3)
+
+
+def test_pair_scores_of_the_top_k_only_are_refused(draft: Draft) -> None:
+    found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M)
+    with pytest.raises(LatticeError, match=r"pair_scores must be \[3, 4, 8, 8\]"):
+        build_noisy_lattice(found, torch.zeros(BS, G, K, K), TEMPERATURES)
