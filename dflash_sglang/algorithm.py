@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from dflash_sglang.config import DFlash2Config
+from dflash_sglang.host.patches import ATTENTION_BACKEND
 from dflash_sglang.options import (
     DFlash2Options,
     OptionsError,
@@ -33,7 +34,22 @@ _DEFAULT_MAX_RUNNING_REQUESTS = 48
 
 
 @lru_cache(maxsize=4)
-def _read_drafter(path: str, revision: str | None, target: str) -> DFlash2Config:
+def read_drafter(path: str | None, revision: str | None, target: str) -> DFlash2Config:
+    """The configuration of a drafter's checkpoint, by folder or by the name of a repository.
+
+    Args:
+        target: the target's checkpoint, whose tokenizer knows the mask token's id.
+
+    Raises:
+        OptionsError: no drafter was named, or none is there.
+        ConfigError: the checkpoint's configuration cannot be honoured.
+    """
+    if path is None:
+        raise OptionsError(
+            "dflash2 needs a drafter: give its checkpoint with --speculative-draft-model-path "
+            "(or --speculative-draft)."
+        )
+
     def token_id(text: str) -> int | None:
         # Only a checkpoint that names its mask token by text pays for a tokenizer.
         return AutoTokenizer.from_pretrained(target).get_vocab().get(text)
@@ -65,12 +81,7 @@ def options_of(server_args: ServerArgs) -> DFlash2Options:
 
 
 def _drafter_of(cfg: Any) -> DFlash2Config:
-    if cfg.speculative_draft_model_path is None:
-        raise OptionsError(
-            "dflash2 needs a drafter: give its checkpoint with --speculative-draft-model-path "
-            "(or --speculative-draft)."
-        )
-    return _read_drafter(
+    return read_drafter(
         cfg.speculative_draft_model_path, cfg.speculative_draft_model_revision, cfg.model_path
     )
 
@@ -149,6 +160,8 @@ class DFlash2Algorithm(CustomSpecAlgo):
         if server_args.sampling_backend is None:
             # The one whose draw is a function of seed and position.
             server_args.sampling_backend = "pytorch"
+        if server_args.device == "cpu":
+            _take_cpu_attention(server_args)
 
     def resolve_max_speculative_num_draft_tokens(self, server_args: ServerArgs) -> int:
         """Slots that a step may write behind a prefix: the tree's, or the block's if it is wider."""
@@ -163,6 +176,21 @@ class DFlash2Algorithm(CustomSpecAlgo):
         from sglang.srt.runtime_context import get_server_args
 
         return options_of(get_server_args()).block_size
+
+
+def _take_cpu_attention(cfg: Any) -> None:
+    # The only backend on a CPU that verifies trees and lets a block attend to its cached context.
+    # SGLang's default for the device, already resolved here, is one for AMX servers.
+    if cfg.attention_backend == "intel_amx":
+        cfg.attention_backend = None
+    for field in ("attention_backend", "speculative_draft_attention_backend"):
+        asked = getattr(cfg, field)
+        if asked not in (None, ATTENTION_BACKEND):
+            raise OptionsError(
+                f"on a CPU dflash2 needs its own attention: expected --{field.replace('_', '-')} "
+                f"{ATTENTION_BACKEND} (the default), got {asked}."
+            )
+        setattr(cfg, field, ATTENTION_BACKEND)
 
 
 def _refuse_unsupported(cfg: Any) -> None:

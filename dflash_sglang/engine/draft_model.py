@@ -15,7 +15,8 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.models.registry import ModelRegistry
 from torch import nn
 
-from dflash_sglang.config import ARCHITECTURES, DFlash2Config
+from dflash_sglang.config import DFlash2Config
+from dflash_sglang.config.schema import ARCHITECTURES
 from dflash_sglang.drafter.checkpoint import canonical_name, check_tensors
 from dflash_sglang.drafter.model import DFlash2Drafter
 

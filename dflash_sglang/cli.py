@@ -1,0 +1,83 @@
+"""The command ``dflash2``. Each subcommand imports what it needs, so that ``--help`` is instant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="dflash2",
+    help="DFlash 2 speculative decoding for stock SGLang.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def main() -> None:
+    """Entry point: an error that the user can mend is one sentence and exit code 1."""
+    from dflash_sglang.bench.server import ServerError
+
+    try:
+        app()
+    except (ValueError, ServerError) as error:
+        _fail(str(error))
+
+
+@app.command(context_settings=_PASS_THROUGH)
+def serve(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the resolved options and stop.")
+    ] = False,
+) -> None:
+    """Start SGLang's server with dflash2; every further flag is SGLang's own.
+
+    Example: dflash2 serve --model-path Qwen/Qwen3-4B --speculative-draft z-lab/Qwen3-4B-DFlash2
+    """
+    from dflash_sglang import serving
+
+    arguments = serving.complete_arguments(context.args)
+    if dry_run:
+        typer.echo(serving.describe(arguments))
+        return
+    serving.launch(arguments)
+
+
+@app.command()
+def demo(
+    target: Annotated[Path | None, typer.Option(help="Another target's checkpoint.")] = None,
+    drafter: Annotated[Path | None, typer.Option(help="Another drafter's checkpoint.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Greatest length of an answer.")] = 128,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+) -> None:
+    """Chat with the demo pair, with and without speculation, and compare the tokens.
+
+    Example: dflash2 demo --json demo.json
+    """
+    from dflash_sglang.demo import run
+
+    identical = run.run(
+        target or run.PAIR / "target", drafter or run.PAIR / "drafter", max_tokens, json
+    )
+    if not identical:
+        _fail("An answer differs with speculation; `dflash2 doctor` shows the installation.")
+
+
+@app.command()
+def doctor() -> None:
+    """Check SGLang's version and names, the device, the kernels, and say what would be used."""
+    from dflash_sglang import diagnosis
+
+    if not diagnosis.print_diagnosis():
+        raise typer.Exit(1)
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.echo(sentence, err=True)
+    sys.exit(1)

@@ -1,0 +1,142 @@
+"""``dflash2 demo``: the same chats with and without speculation, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import track
+from rich.table import Table
+
+from dflash_sglang.bench.client import Client, Completion, Message
+from dflash_sglang.bench.server import Server, cpu_arguments
+
+PAIR = Path(__file__).parent / "pair"
+
+_ROUNDS = 3
+_WARM_UP_TOKENS = 16
+
+QUESTIONS: tuple[str, ...] = (
+    "Write a Python function that returns the largest even number in a list.",
+    "What is 47 + 86? Show your steps.",
+    "Give me a JSON record for a book with title, author, year and tags.",
+    "How do I brew a good cup of tea?",
+)
+
+
+class PairOfAnswers(NamedTuple):
+    """One question, answered by both servers; the times are the best of the rounds."""
+
+    question: str
+    plain: Completion
+    speculative: Completion
+
+    @property
+    def identical(self) -> bool:
+        return self.plain.token_ids == self.speculative.token_ids
+
+
+def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bool:
+    """Answer every question on two servers in turn, print what came and what it cost.
+
+    Args:
+        target: checkpoint of the target model.
+        drafter: checkpoint of its drafter.
+        max_tokens: greatest length of an answer, in tokens.
+        report: file for the figures as JSON.
+
+    Returns:
+        True if every answer is token for token the same with and without speculation.
+    """
+    console = Console()
+    base = ["--model-path", str(target), "--dtype", "float32", *cpu_arguments()]
+    spec = ["--speculative-algorithm", "dflash2", "--speculative-draft", str(drafter)]
+    console.print("Starting two servers, one without speculation and one with dflash2 ...")
+    with both(Server(base), Server([*base, *spec])) as (plain, speculative):
+        answers = list(_ask(Client(plain), Client(speculative), max_tokens))
+    for answer in answers:
+        console.print(Panel(answer.speculative.text.strip(), title=answer.question))
+    figures = summarise(answers)
+    console.print(_table(figures))
+    if report is not None:
+        report.write_text(json.dumps(figures, indent=2) + "\n")
+    return bool(figures["identical"])
+
+
+@contextmanager
+def both(first: Server, second: Server) -> Iterator[tuple[Server, Server]]:
+    """Two servers at once, started side by side because most of a start is waiting for imports."""
+    try:
+        for server in (first, second):
+            server.start()
+        for server in (first, second):
+            server.wait()
+        yield first, second
+    finally:
+        for server in (first, second):
+            server.stop()
+
+
+def summarise(answers: list[PairOfAnswers]) -> dict[str, Any]:
+    """The figures of a run, as ``--json`` writes them."""
+    tokens = sum(len(answer.plain.token_ids) for answer in answers)
+    plain = tokens / sum(answer.plain.seconds for answer in answers)
+    speculative = sum(len(answer.speculative.token_ids) for answer in answers) / sum(
+        answer.speculative.seconds for answer in answers
+    )
+    steps = sum(answer.speculative.verify_steps for answer in answers)
+    decoded = sum(len(answer.speculative.token_ids) - 1 for answer in answers)
+    return {
+        "baseline": {"tokens_per_s": plain},
+        "dflash2": {
+            "tokens_per_s": speculative,
+            "accept_length": decoded / steps if steps else None,
+            "verify_steps": steps,
+        },
+        "identical": all(answer.identical for answer in answers),
+        "speedup": speculative / plain,
+    }
+
+
+def _ask(plain: Client, speculative: Client, max_tokens: int) -> Iterator[PairOfAnswers]:
+    for client in (plain, speculative):
+        client.chat(_messages(QUESTIONS[0]), max_tokens=_WARM_UP_TOKENS)
+    for question in track(QUESTIONS, description="Asking both"):
+        # In turn, so that a machine whose speed drifts is the same to both.
+        rounds = [
+            (
+                plain.chat(_messages(question), max_tokens=max_tokens),
+                speculative.chat(_messages(question), max_tokens=max_tokens),
+            )
+            for _ in range(_ROUNDS)
+        ]
+        yield PairOfAnswers(
+            question,
+            plain=min((first for first, _ in rounds), key=_seconds),
+            speculative=min((second for _, second in rounds), key=_seconds),
+        )
+
+
+def _seconds(completion: Completion) -> float:
+    return completion.seconds
+
+
+def _messages(question: str) -> list[Message]:
+    return [{"role": "user", "content": question}]
+
+
+def _table(figures: dict[str, Any]) -> Table:
+    spec = figures["dflash2"]
+    table = Table("", "without", "with dflash2", title="Measured on this machine, in turn")
+    table.add_row(
+        "tokens/s", f"{figures['baseline']['tokens_per_s']:.1f}", f"{spec['tokens_per_s']:.1f}"
+    )
+    table.add_row("tokens per verify step", "1", f"{spec['accept_length']:.2f}")
+    table.add_row("speedup", "", f"{figures['speedup']:.2f}x")
+    table.add_row("identical tokens", "", "yes" if figures["identical"] else "NO")
+    return table
