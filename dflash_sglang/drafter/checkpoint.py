@@ -1,10 +1,11 @@
-"""Drafter checkpoints: a folder with ``config.json`` and safetensors, the published layout."""
+"""Drafter checkpoints: a folder with ``config.json`` and safetensors, in the published layout."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,10 +17,36 @@ from dflash_sglang.drafter.model import DFlash2Drafter
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+# Spellings of exporters, and a buffer that old ones stored although it follows from the config.
+_ALIASES = {
+    "encoder.fc.weight": "fc.weight",
+    "encoder.output_norm_enc.weight": "hidden_norm.weight",
+    "candidate_selector.predecessor_codebook.weight": "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook.weight": "candidate_selector.successor_codebook",
+}
+_DERIVED = "rotary_emb.inv_freq"
 
 
 class CheckpointError(ValueError):
     """Drafter weights that are missing, damaged or of another model; one sentence."""
+
+
+class StoredTensor(NamedTuple):
+    """What a file's header says about one tensor."""
+
+    file: Path
+    name: str  # in the file
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Shaped(Protocol):
+    """A tensor, or what is known about one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 def load_drafter(
@@ -37,16 +64,15 @@ def load_drafter(
     config = DFlash2Config.from_pretrained(path, token_id)
     with torch.device("meta"):
         drafter = DFlash2Drafter(config)
-    tensors = read_tensors(path)
-    check_tensors(tensors, {name: tuple(p.shape) for name, p in drafter.named_parameters()}, path)
-    drafter.load_state_dict(
-        {name: tensor.to(device, dtype) for name, tensor in tensors.items()}, assign=True
-    )
+    stored = stored_tensors(path)
+    check_tensors(stored, dict(drafter.named_parameters()), path)
+    weights = {name: _read(tensor).to(device, dtype) for name, tensor in stored.items()}
+    drafter.load_state_dict(weights, assign=True)
     return drafter.to(device).eval()
 
 
 def save_drafter(drafter: DFlash2Drafter, path: str | Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` in the published layout, dtype as it is."""
+    """Write ``config.json`` and ``model.safetensors`` in the published layout, dtype unchanged."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -57,47 +83,73 @@ def save_drafter(drafter: DFlash2Drafter, path: str | Path) -> None:
     (folder / "config.json").write_text(text, encoding="utf-8")
 
 
-def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """All tensors under ``path``, by the names that the drafter's parameters carry."""
-    tensors: dict[str, Tensor] = {}
+def canonical_name(name: str) -> str:
+    """The parameter that a stored tensor belongs to, without the spellings of exporters."""
+    name = name.removeprefix("model.")
+    return _ALIASES.get(name, name)
+
+
+def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
+    """All tensors under ``path`` by canonical name, from the files' headers alone.
+
+    Raises :class:`CheckpointError` when files are missing, damaged or not of float weights.
+    """
+    tensors: dict[str, StoredTensor] = {}
     for file in _weight_files(Path(path)):
-        try:
-            with safe_open(file, framework="pt") as stored:
-                for name in stored.keys():  # noqa: SIM118 (not a mapping)
-                    tensors[canonical_name(name)] = stored.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file} is not a complete safetensors file: {error}.") from None
+        for stored in _read_header(file):
+            name = canonical_name(stored.name)
+            if name in tensors:
+                raise CheckpointError(
+                    f"{name} is stored twice in {path}: as {tensors[name].name} and {stored.name}."
+                )
+            tensors[name] = stored
     return tensors
 
 
-def canonical_name(name: str) -> str:
-    """A tensor's name without the spellings that exporters add."""
-    name = name.removeprefix("model.")
-    if name.endswith("_codebook.weight"):
-        name = name.removesuffix(".weight")
-    return {
-        "encoder.fc.weight": "fc.weight",
-        "encoder.output_norm_enc.weight": "hidden_norm.weight",
-    }.get(name, name)
-
-
 def check_tensors(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], path: str | Path
+    tensors: Mapping[str, Shaped], expected: Mapping[str, Shaped], path: str | Path
 ) -> None:
     """Raise :class:`CheckpointError` unless names and shapes are exactly the expected ones."""
     if missing := sorted(expected.keys() - tensors.keys()):
-        raise CheckpointError(f"{path} lacks {len(missing)} tensors, the first is {missing[0]}.")
+        raise CheckpointError(f"{path} lacks {_some(missing)}, which its config.json asks for.")
     if unexpected := sorted(tensors.keys() - expected.keys()):
-        raise CheckpointError(
-            f"{path} has {len(unexpected)} tensors that its config.json does not account for, the "
-            f"first is {unexpected[0]}."
-        )
-    for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
+        raise CheckpointError(f"{path} holds {_some(unexpected)}, unknown to its config.json.")
+    for name, parameter in expected.items():
+        if tuple(tensors[name].shape) != tuple(parameter.shape):
             raise CheckpointError(
                 f"{name} in {path} has shape {list(tensors[name].shape)}, but its config.json asks "
-                f"for {list(shape)}."
+                f"for {list(parameter.shape)}."
             )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"the tensor {names[0]}{more}"
+
+
+def _read_header(file: Path) -> list[StoredTensor]:
+    header: list[StoredTensor] = []
+    try:
+        with safe_open(file, framework="pt") as content:
+            for name in content.keys():  # noqa: SIM118 (not a mapping)
+                if name.endswith(_DERIVED):
+                    continue
+                part = content.get_slice(name)
+                kind = part.get_dtype()
+                if kind not in DTYPES:
+                    raise CheckpointError(
+                        f"{name} in {file} is stored as {kind}; a drafter's weights must be one of "
+                        f"{', '.join(DTYPES)}."
+                    )
+                header.append(StoredTensor(file, name, tuple(part.get_shape()), DTYPES[kind]))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is not a complete safetensors file: {error}.") from None
+    return header
+
+
+def _read(stored: StoredTensor) -> Tensor:
+    with safe_open(stored.file, framework="pt") as content:
+        return content.get_tensor(stored.name)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -108,9 +160,9 @@ def _weight_files(folder: Path) -> list[Path]:
         raise CheckpointError(f"{folder} holds neither {WEIGHTS} nor {INDEX}.")
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        files = [folder / Path(name).name for name in sorted(names)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{index} is not a safetensors index with a weight_map.") from None
-    files = [folder / name for name in sorted(names)]
     for file in files:
         if not file.is_file():
             raise CheckpointError(f"{index} names {file.name}, which does not exist.")

@@ -28,6 +28,10 @@ class RotaryEmbedding(nn.Module):
         self.config = config
         frequencies, self.amplitude = inverse_frequencies(config)
         signed = torch.cat((-frequencies, frequencies))
+        # A checkpoint does not hold them, so they are real even in a drafter built without storage.
+        device = torch.get_default_device()
+        if device.type != "meta":
+            signed = signed.to(device)
         self.register_buffer("signed_frequencies", signed, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype, ahead: int = 0) -> Rotation:
