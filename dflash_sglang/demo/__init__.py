@@ -1,0 +1,1 @@
+"""The demo pair: its corpus, tokenizer, target and prompts."""
