@@ -227,8 +227,10 @@ class AttentionTile {
     const int shared =  // keys of this block that have the same position for every row
         int(std::max<int64_t>(0, std::min<int64_t>({kBlock, shared_end - base, end_ - base})));
     if (shared > 0) {
-      pack_keys(base, shared, scratch_.keys);
-      pack_values(base, shared, scratch_.values);
+      // Before the tile's first visible position a sliding-window pool may hold no slot any more.
+      const int absent = int(std::clamp<int64_t>(begin_ - base, 0, shared));
+      pack_keys(base, absent, shared, scratch_.keys);
+      pack_values(base, absent, shared, scratch_.values);
       score(scratch_.keys, shared, scratch_.scores, kBlock);
     }
     if (tree && base + kBlock > prefix_) gather_ancestor_scores(base, shared);
@@ -242,14 +244,15 @@ class AttentionTile {
     return call_.slot_map == nullptr ? slot : call_.slot_map[slot];
   }
 
-  // keys[group of 16][d][16 keys]; lanes without a key are zero.
-  void pack_keys(int64_t first, int count, std::vector<float>& keys) {
+  // keys[group of 16][d][16 keys]. Lanes before `absent` and behind `count` are zero.
+  void pack_keys(int64_t first, int absent, int count, std::vector<float>& keys) {
     const int groups = (count + kLanes - 1) / kLanes;
     keys.resize(std::max(keys.size(), size_t(groups) * k_width_ * kLanes));
     for (int g = 0; g < groups; ++g) {
       const int present = std::min(kLanes, count - g * kLanes);
+      const int skipped = std::clamp(absent - g * kLanes, 0, present);
       const T* pointers[kLanes];
-      for (int i = 0; i < present; ++i) {
+      for (int i = skipped; i < present; ++i) {
         pointers[i] = call_.k_cache + slot(first + g * kLanes + i) * call_.k_stride +
                       kv_head_ * call_.k_head_stride;
       }
@@ -257,7 +260,7 @@ class AttentionTile {
       for (int d = 0; d < k_width_; d += kLanes) {
         const int width = std::min(kLanes, call_.head_dim - d);
         Vec tile[kLanes] = {};
-        for (int i = 0; i < present; ++i) {
+        for (int i = skipped; i < present; ++i) {
           tile[i] = width == kLanes ? load(pointers[i] + d) : load_partial(pointers[i] + d, width);
         }
         transpose(tile);
@@ -266,10 +269,11 @@ class AttentionTile {
     }
   }
 
-  // values[key][v_width]
-  void pack_values(int64_t first, int count, std::vector<float>& values) {
+  // values[key][v_width]. Rows before `absent` are zero.
+  void pack_values(int64_t first, int absent, int count, std::vector<float>& values) {
     values.resize(std::max(values.size(), size_t(count) * v_width_));
-    for (int i = 0; i < count; ++i) {
+    std::fill(values.begin(), values.begin() + size_t(absent) * v_width_, 0.0f);
+    for (int i = absent; i < count; ++i) {
       const T* v =
           call_.v_cache + slot(first + i) * call_.v_stride + kv_head_ * call_.v_head_stride;
       for (int d = 0; d < v_width_; d += kLanes) {
@@ -317,8 +321,8 @@ class AttentionTile {
   // Tree: the block tokens' keys are scored once, then every row's ancestors are put in order.
   void gather_ancestor_scores(int64_t base, int shared) {
     if (!block_ready_) {
-      pack_keys(prefix_, q_len_, scratch_.block_keys);
-      pack_values(prefix_, q_len_, scratch_.block_values);
+      pack_keys(prefix_, 0, q_len_, scratch_.block_keys);
+      pack_values(prefix_, 0, q_len_, scratch_.block_values);
       block_stride_ = round_up(q_len_, kLanes);
       score(scratch_.block_keys, q_len_, scratch_.block_scores, block_stride_);
       block_ready_ = true;

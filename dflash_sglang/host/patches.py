@@ -26,8 +26,9 @@ class Patch(NamedTuple):
 
 
 def register() -> None:
-    """Register every patch and make the attention backend's name known to SGLang's parsers."""
+    """Register every patch, and the attention backend with SGLang's parsers and factory."""
     from sglang.srt.arg_groups import choices
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for patch in PATCHES:
@@ -40,6 +41,13 @@ def register() -> None:
     ):
         if ATTENTION_BACKEND not in names:
             names.append(ATTENTION_BACKEND)
+    register_attention_backend(ATTENTION_BACKEND)(_create_attention_backend)
+
+
+def _create_attention_backend(runner: Any) -> Any:
+    from dflash_sglang.host.attention import CPUAttentionBackend
+
+    return CPUAttentionBackend(runner)
 
 
 def _record_stream(original: Callable, tensor: torch.Tensor, stream: Any) -> None:
@@ -78,6 +86,16 @@ def _threads_of_rank(original: Callable, *, numa_index: int, world_size: int) ->
     return ",".join(map(str, share))
 
 
+def _handle_cpu_backends(original: Callable, server_args: Any) -> None:
+    from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+    from sglang.srt.runtime_context import get_platform
+
+    view = resolving_view(server_args)
+    if view.device == "cpu" and view.attention_backend is None and not get_platform().has_amx:
+        declare_resolution(server_args, "_handle_cpu_backends", attention_backend=ATTENTION_BACKEND)
+    original(server_args)
+
+
 PATCHES = (
     Patch(
         "torch.Tensor.record_stream",
@@ -104,5 +122,11 @@ PATCHES = (
         "REPLACE",
         _last_loc,
         "chosen by the attention backend's name, which sends every name but two to Triton",
+    ),
+    Patch(
+        "sglang.srt.arg_groups.platform_hook.handle_cpu_backends",
+        "AROUND",
+        _handle_cpu_backends,
+        "without AMX the default would be torch_native, which has neither tree masks nor sinks",
     ),
 )
