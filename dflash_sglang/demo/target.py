@@ -2,8 +2,8 @@
 
     python -m dflash_sglang.demo.target --out DIR
 
-The run is a function of its arguments: steps, batch, learning rate and seed. An interrupted run
-goes on from its last checkpoint with `--resume`.
+The weights are a function of steps, batch, learning rate, warm-up and seed. An interrupted run goes
+on from its last checkpoint with `--resume`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from dflash_sglang.demo.tokenizer import VOCAB_SIZE, train_tokenizer
 ROW_LENGTH = 512
 TOKENIZER_CONVERSATIONS = 30_000
 HELD_OUT_ROWS = 8  # per domain
+DECAY = 0.3
 
 
 class Plan(NamedTuple):
@@ -102,11 +103,16 @@ def held_out_losses(model: torch.nn.Module, held_out: dict[str, Rows]) -> dict[s
 
 
 def rate_factor(step: int, plan: Plan) -> float:
-    """Linear warm-up, then half a cosine down to a fiftieth of the peak."""
+    """Linear warm-up, then constant, then linear to zero over the last `DECAY` of the steps."""
     if step < plan.warmup:
         return (step + 1) / plan.warmup
-    done = (step - plan.warmup) / max(1, plan.steps - plan.warmup)
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done))
+    left, decaying = plan.steps - step, plan.steps - decay_start(plan)
+    return min(1.0, left / decaying)
+
+
+def decay_start(plan: Plan) -> int:
+    """The step from which on the learning rate depends on the length of the run."""
+    return round((1 - DECAY) * plan.steps)
 
 
 def save_checkpoint(
@@ -123,12 +129,14 @@ def save_checkpoint(
 def load_checkpoint(path: Path, model: Qwen3ForCausalLM, optimizer: Optimizer, plan: Plan) -> int:
     """Restore a checkpoint and return the number of steps done.
 
-    Raises ValueError when the checkpoint was made under another plan.
+    Until the rate decays the steps do not depend on their number, so a run may still be lengthened
+    or shortened then. Raises ValueError when the checkpoint differs from `plan` in anything else.
     """
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
-    made_under = Plan(**json.loads(metadata["plan"]))
-    if made_under != plan:
+    made_under, done = Plan(**json.loads(metadata["plan"])), int(metadata["step"])
+    undecided = done <= min(decay_start(made_under), decay_start(plan))
+    if made_under != plan and not (undecided and made_under._replace(steps=plan.steps) == plan):
         raise ValueError(f"expected a checkpoint of {plan}, got one of {made_under}: {path}")
     tensors = load_file(path)
     model.model.load_state_dict(
@@ -137,7 +145,7 @@ def load_checkpoint(path: Path, model: Qwen3ForCausalLM, optimizer: Optimizer, p
     optimizer.load_state(
         {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
     )
-    return int(metadata["step"])
+    return done
 
 
 def save_final(out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

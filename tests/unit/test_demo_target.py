@@ -53,12 +53,13 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape):
     assert singular.min() > 0.3 and singular.max() < 1.3
 
 
-def test_rate_rises_then_falls_to_a_fiftieth():
+def test_rate_rises_stays_then_falls_to_zero():
     plan = Plan(steps=100, batch=1, learning_rate=1.0, warmup=10, seed=0)
     factors = [rate_factor(step, plan) for step in range(plan.steps)]
     assert factors[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
-    assert all(a >= b for a, b in pairwise(factors[9:]))
-    assert factors[-1] == pytest.approx(0.02, abs=0.001)
+    assert factors[10:71] == [1.0] * 61
+    assert all(a > b for a, b in pairwise(factors[70:]))
+    assert factors[-1] == pytest.approx(1 / 30)
 
 
 def test_loss_falls_on_a_repeated_batch():
@@ -97,8 +98,24 @@ def test_checkpoint_of_another_plan_is_refused(tmp_path):
     optimizer = Optimizer(model, 0.02)
     advance(model, optimizer, range(1))
     save_checkpoint(tmp_path / "c.safetensors", model, optimizer, 1, PLAN)
-    with pytest.raises(ValueError, match=r"steps=9.*got one of.*steps=6"):
-        load_checkpoint(tmp_path / "c.safetensors", model, optimizer, PLAN._replace(steps=9))
+    with pytest.raises(ValueError, match=r"seed=9.*got one of.*seed=0"):
+        load_checkpoint(tmp_path / "c.safetensors", model, optimizer, PLAN._replace(seed=9))
+
+
+@pytest.mark.parametrize(
+    ("done", "steps", "accepted"), [(4, 9, True), (5, 9, False), (4, 4, False)]
+)
+def test_length_of_the_run_may_change_until_the_rate_decays(tmp_path, done, steps, accepted):
+    model = tiny_model()
+    optimizer = Optimizer(model, 0.02)
+    advance(model, optimizer, range(1))
+    path, plan = tmp_path / "c.safetensors", PLAN._replace(steps=steps)
+    save_checkpoint(path, model, optimizer, done, PLAN)
+    if accepted:
+        assert load_checkpoint(path, model, optimizer, plan) == done
+    else:
+        with pytest.raises(ValueError, match=f"steps={steps}.*got one of.*steps=6"):
+            load_checkpoint(path, model, optimizer, plan)
 
 
 def test_optimizer_without_gradients_is_refused():
