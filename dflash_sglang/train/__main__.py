@@ -1,0 +1,27 @@
+"""`python -m dflash_sglang.train capture | train`: these commands without the rest of `dflash2`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from .commands import capture_command, train_command
+from .errors import DataError, TargetError, TrainingError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a mistake of the user's is one sentence and exit code 2."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True)
+    app.command("capture")(capture_command)
+    app.command("train")(train_command)
+    try:
+        app(argv, standalone_mode=False)
+    except (DataError, TargetError, TrainingError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
