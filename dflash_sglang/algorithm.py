@@ -164,7 +164,7 @@ class DFlash2Algorithm(CustomSpecAlgo):
             _take_cpu_attention(server_args)
 
     def resolve_max_speculative_num_draft_tokens(self, server_args: ServerArgs) -> int:
-        """Slots that a step may write behind a prefix: the tree's, or the block's if it is wider."""
+        """Slots a step may write behind a prefix: the tree's, or the block's if wider."""
         return options_of(server_args).slots_per_step
 
     def get_num_tokens_per_req_for_target_verify(

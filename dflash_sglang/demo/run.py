@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from dflash_sglang.bench.client import Client, Completion, Message
-from dflash_sglang.bench.server import Server, cpu_arguments
+from dflash_sglang.bench.server import Server, cpu_arguments, running
 
 PAIR = Path(__file__).parent / "pair"
 
@@ -57,7 +56,8 @@ def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bo
     base = ["--model-path", str(target), "--dtype", "float32", *cpu_arguments()]
     spec = ["--speculative-algorithm", "dflash2", "--speculative-draft", str(drafter)]
     console.print("Starting two servers, one without speculation and one with dflash2 ...")
-    with both(Server(base), Server([*base, *spec])) as (plain, speculative):
+    plain, speculative = Server(base), Server([*base, *spec])
+    with running(plain, speculative):
         answers = list(_ask(Client(plain), Client(speculative), max_tokens))
     for answer in answers:
         console.print(Panel(answer.speculative.text.strip(), title=answer.question))
@@ -66,20 +66,6 @@ def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bo
     if report is not None:
         report.write_text(json.dumps(figures, indent=2) + "\n")
     return bool(figures["identical"])
-
-
-@contextmanager
-def both(first: Server, second: Server) -> Iterator[tuple[Server, Server]]:
-    """Two servers at once, started side by side because most of a start is waiting for imports."""
-    try:
-        for server in (first, second):
-            server.start()
-        for server in (first, second):
-            server.wait()
-        yield first, second
-    finally:
-        for server in (first, second):
-            server.stop()
 
 
 def summarise(answers: list[PairOfAnswers]) -> dict[str, Any]:

@@ -26,7 +26,9 @@ _SPEC = "sglang.srt.speculative"
 _EXECUTOR = "sglang.srt.model_executor"
 
 RELIANCES: tuple[Reliance, ...] = (
-    Reliance(f"{_SPEC}.spec_info.SpeculativeAlgorithm.register", ("supports_overlap", "spec_class")),
+    Reliance(
+        f"{_SPEC}.spec_info.SpeculativeAlgorithm.register", ("supports_overlap", "spec_class")
+    ),
     Reliance(f"{_SPEC}.spec_registry.CustomSpecAlgo"),
     Reliance(f"{_SPEC}.base_spec_worker.BaseSpecWorker"),
     Reliance(
@@ -34,7 +36,9 @@ RELIANCES: tuple[Reliance, ...] = (
         ("server_args", "gpu_id", "nccl_port", "target_model_config", "algo_label"),
     ),
     Reliance(f"{_SPEC}.draft_worker_common.make_draft_input_v2", ("bonus_tokens", "new_seq_lens")),
-    Reliance(f"{_SPEC}.dflash_info.DFlashVerifyInput.prepare_for_verify", ("batch", "target_worker")),
+    Reliance(
+        f"{_SPEC}.dflash_info.DFlashVerifyInput.prepare_for_verify", ("batch", "target_worker")
+    ),
     Reliance(f"{_SPEC}.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", ("batch",)),
     Reliance(f"{_SPEC}.dflash_utils.apply_dflash_verify_logits_adjustments", ("draft_token_num",)),
     Reliance(f"{_SPEC}.dflash_utils.resolve_dflash_verify_mask_policy"),
@@ -50,9 +54,13 @@ RELIANCES: tuple[Reliance, ...] = (
     ),
     Reliance("sglang.srt.managers.overlap_utils.FutureMap"),
     Reliance("sglang.srt.managers.scheduler.GenerationBatchResult"),
-    Reliance("sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation", ("is_verify",)),
+    Reliance(
+        "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation", ("is_verify",)
+    ),
     Reliance("sglang.srt.managers.scheduler.validate_dflash_request", ("req", "enable_overlap")),
-    Reliance("sglang.srt.layers.radix_attention.RadixAttention", ("attn_type", "sliding_window_size")),
+    Reliance(
+        "sglang.srt.layers.radix_attention.RadixAttention", ("attn_type", "sliding_window_size")
+    ),
     Reliance("sglang.srt.layers.logits_processor.LogitsProcessorOutput"),
     Reliance("sglang.srt.layers.logprob_processor.compute_spec_logprobs", ("chain_stride",)),
     Reliance("sglang.srt.layers.sampler.Sampler.forward", ("sampling_info", "positions")),

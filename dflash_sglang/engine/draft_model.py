@@ -7,6 +7,7 @@ Every rank holds the whole drafter, so drafting needs no communication.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -19,6 +20,7 @@ from dflash_sglang.config import DFlash2Config
 from dflash_sglang.config.schema import ARCHITECTURES
 from dflash_sglang.drafter.checkpoint import canonical_name, check_tensors
 from dflash_sglang.drafter.model import DFlash2Drafter
+from dflash_sglang.engine.vocabulary import TargetVocabulary
 
 
 class RadixCore:
@@ -57,11 +59,12 @@ class DFlash2DraftModel(nn.Module):
                 f"quantization_config, got {type(quant_config).__name__}."
             )
         self.config = config
-        self.drafter = DFlash2Drafter(_checkpoint_config)
+        self.drafter = DFlash2Drafter(_installed.config)
         self.attention = nn.ModuleList(
-            _radix_attention(_checkpoint_config, layer)
-            for layer in range(_checkpoint_config.num_hidden_layers)
+            _radix_attention(_installed.config, layer)
+            for layer in range(_installed.config.num_hidden_layers)
         )
+        self._embed = _installed.vocabulary.embed
 
     @torch.no_grad()
     def forward(
@@ -69,16 +72,14 @@ class DFlash2DraftModel(nn.Module):
         input_ids: torch.Tensor,  # [bs * B] anchor and mask tokens
         positions: torch.Tensor,  # [bs * B]
         forward_batch: ForwardBatch,
-        input_embeds: torch.Tensor | None = None,  # [bs * B, D]
         **_: object,
     ) -> LogitsProcessorOutput:
         """Final hidden states of each block position, [bs * B, D]; the head is the target's."""
         block = self.drafter.config.block_size
-        assert input_embeds is not None, "the drafter has no embedding of its own"
+        # Looked up here and not handed over: SGLang's runner casts input_embeds to bfloat16.
+        embeddings = self.drafter.block_embeddings(input_ids.view(-1, block)[:, 0], self._embed)
         hidden = self.drafter(
-            input_embeds.view(-1, block, input_embeds.shape[-1]),
-            positions.view(-1, block),
-            RadixCore(self.attention, forward_batch),
+            embeddings, positions.view(-1, block), RadixCore(self.attention, forward_batch)
         )
         return LogitsProcessorOutput(next_token_logits=None, hidden_states=hidden.flatten(0, 1))
 
@@ -86,24 +87,34 @@ class DFlash2DraftModel(nn.Module):
         """Load the published names; missing, unexpected or misshapen tensors are an error."""
         parameters = dict(self.drafter.named_parameters())
         loaded = {canonical_name(name): tensor for name, tensor in weights}
-        shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-        check_tensors(loaded, shapes, "the drafter's checkpoint")
+        check_tensors(loaded, parameters, self.config.name_or_path)
         for name, parameter in parameters.items():
             parameter.data.copy_(loaded[name])
 
 
+class Installed(NamedTuple):
+    """What the model is built from beside its weights."""
+
+    config: DFlash2Config
+    vocabulary: TargetVocabulary
+
+
 # ModelRegistry instantiates the class itself, with transformers' parse of the config only.
-_checkpoint_config: DFlash2Config
+_installed: Installed
 
 
-def install(config: DFlash2Config) -> None:
+def install(config: DFlash2Config, vocabulary: TargetVocabulary) -> None:
     """Serve drafter checkpoints with :class:`DFlash2DraftModel` in this process.
 
     SGLang has a drafter class of its own under the same names; its built-in DFLASH keeps it, since
     only a process that serves dflash2 calls this.
+
+    Args:
+        config: the drafter's checkpoint.
+        vocabulary: embedding and head of the target.
     """
-    global _checkpoint_config
-    _checkpoint_config = config
+    global _installed
+    _installed = Installed(config, vocabulary)
     for name in ARCHITECTURES:
         ModelRegistry.models[name] = DFlash2DraftModel
 

@@ -66,9 +66,7 @@ class BlockDrafter:
             scores = unary
         else:
             scores = selector.pair_scores(block.hidden, anchors, candidates, unary)
-        return build_lattice(
-            scores, candidates, entropy_weight=self._options.tuning.entropy_weight
-        )
+        return build_lattice(scores, candidates, entropy_weight=self._options.tuning.entropy_weight)
 
     def append_context(
         self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
@@ -91,7 +89,6 @@ class BlockDrafter:
         tokens = self._drafter.block_tokens(window.anchors)  # [bs, B]
         offsets = torch.arange(width, device=tokens.device)
         positions = (window.prefix_lens[:, None] + offsets).reshape(-1)
-        embeddings = self._drafter.block_embeddings(window.anchors, self._vocabulary.embed)
         host_lens = None if batch.seq_lens_cpu is None else batch.seq_lens_cpu + width
         forward_batch = ForwardBatch(
             # To SGLang a block behind a cached prefix is a verify forward, whatever it is for.
@@ -104,7 +101,6 @@ class BlockDrafter:
             seq_lens_sum=None if host_lens is None else int(host_lens.sum()),
             seq_lens_cpu=host_lens,
             positions=positions,
-            input_embeds=embeddings.flatten(0, 1),
             spec_algorithm=batch.spec_algorithm,
             spec_info=DFlashVerifyInput(
                 draft_token=tokens.reshape(-1),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 

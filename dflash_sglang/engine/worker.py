@@ -21,6 +21,7 @@ from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.drafting import BlockDrafter
 from dflash_sglang.engine.placement import replicated_drafter
 from dflash_sglang.engine.state import DraftState, carry
+from dflash_sglang.engine.targets import check_target
 from dflash_sglang.engine.verifying import TreeVerifier
 from dflash_sglang.engine.vocabulary import TargetVocabulary
 from dflash_sglang.engine.window import StepWindow, open_window
@@ -51,7 +52,10 @@ class DFlash2Worker(BaseSpecWorker):
         self._tp_sync = SpecTpSync(get_dp_tp_group())
         self.draft_parallel_layout = replicated_drafter()
 
-        draft_model.install(drafter_of(server_args))
+        drafter = drafter_of(server_args)
+        check_target(drafter, self._runner.model_config)
+        vocabulary = TargetVocabulary(self._runner.model, self._runner.model_config.vocab_size)
+        draft_model.install(drafter, vocabulary)
         with draft_pp_context(), draft_tp_context(self.draft_parallel_layout):
             self._draft_worker = build_draft_tp_worker(
                 server_args=server_args,
@@ -61,11 +65,7 @@ class DFlash2Worker(BaseSpecWorker):
                 algo_label="dflash2",
             ).draft_worker
         self._draft_runner = self._draft_worker.model_runner
-        self._drafter = BlockDrafter(
-            self._draft_runner,
-            TargetVocabulary(self._runner.model, self._runner.model_config.vocab_size),
-            self._options,
-        )
+        self._drafter = BlockDrafter(self._draft_runner, vocabulary, self._options)
         self._verifier = TreeVerifier(target_worker, self._options)
         if get_parallel().tp_rank == 0:
             logger.info("dflash2: %s", self._options.describe())

@@ -1,4 +1,4 @@
-"""Token-level requests to a server's native endpoint, and what a difference between two is worth."""
+"""Requests in tokens to a server's native endpoint, and what a difference is worth."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def generate_all(
 
 
 def make_prompts(count: int, vocab_size: int, longest: int, seed: int = 0) -> list[list[int]]:
-    """Random prompts of 1 to ``longest`` tokens; every third begins with a part of one shared text."""
+    """Random prompts of 1 to ``longest`` tokens; every third begins like one shared text."""
     rng = random.Random(seed)
     shared = [rng.randrange(vocab_size) for _ in range(longest)]
     prompts = []

@@ -72,8 +72,10 @@ def test_tuning_is_read_from_json_and_from_a_file(tmp_path):
     text = json.dumps({"entropy_weight": 0.5, "shared_noise": False})
     file = tmp_path / "tuning.json"
     file.write_text(text)
-    assert parse_tuning(text) == parse_tuning(str(file)) == Tuning(
-        entropy_weight=0.5, shared_noise=False
+    assert (
+        parse_tuning(text)
+        == parse_tuning(str(file))
+        == Tuning(entropy_weight=0.5, shared_noise=False)
     )
 
 

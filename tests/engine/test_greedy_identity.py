@@ -1,0 +1,78 @@
+"""Greedy tokens of a dflash2 server equal those of SGLang without speculation."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from dflash_sglang.bench.server import Server, running
+from tests.engine.checkpoints import TARGETS, VOCAB, save_target
+from tests.engine.servers import plain_server, speculative_server
+from tests.engine.traffic import Generation, differences, generate_all, make_prompts
+
+TIE = 1e-4  # nats; in float32 two computations of one logit differ by less
+
+pytestmark = pytest.mark.server
+
+
+class Trio(NamedTuple):
+    """The same target without speculation, with a chain and with a tree."""
+
+    plain: Server
+    chain: Server
+    tree: Server
+
+
+@pytest.fixture(scope="module")
+def trio(tiny_qwen3, tiny_drafter) -> Iterator[Trio]:
+    servers = Trio(
+        plain_server(tiny_qwen3),
+        speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "1"),
+        speculative_server(
+            tiny_qwen3,
+            tiny_drafter,
+            *("--speculative-num-draft-tokens", "16", "--speculative-eagle-topk", "12"),
+        ),
+    )
+    with running(*servers):
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return make_prompts(64, VOCAB - 1, longest=1500)
+
+
+@pytest.fixture(scope="module")
+def expected(trio, prompts) -> list[Generation]:
+    return generate_all(trio.plain, prompts, 96, concurrency=4)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_tokens_equal_those_of_plain_decoding(trio, prompts, expected, shape, concurrency):
+    got = generate_all(getattr(trio, shape), prompts, 96, concurrency)
+    parted = differences(trio.plain, prompts, expected, got)
+    assert [found for found in parted if abs(found.gap) >= TIE] == []
+    print(f"{shape}, concurrency {concurrency}: {len(prompts)} prompts, {len(parted)} ties")
+
+
+def test_drafts_are_accepted(trio, prompts):
+    """Otherwise the tests above would compare plain decoding with itself."""
+    got = generate_all(trio.tree, prompts[:8], 96, concurrency=4)
+    steps = sum(answer.meta["spec_verify_ct"] for answer in got)
+    tokens = sum(len(answer.token_ids) - 1 for answer in got)
+    assert tokens / steps > 1.1
+
+
+@pytest.mark.parametrize("architecture", [name for name in TARGETS if name != "qwen3"])
+def test_every_target_architecture_keeps_its_tokens(architecture, tiny_drafter, tmp_path):
+    target = save_target(architecture, tmp_path / architecture)
+    plain = plain_server(target)
+    tree = speculative_server(target, tiny_drafter, "--speculative-eagle-topk", "12")
+    prompts = make_prompts(16, VOCAB - 1, longest=200)
+    with running(plain, tree):
+        expected = generate_all(plain, prompts, 48, concurrency=4)
+        got = generate_all(tree, prompts, 48, concurrency=4)
+        parted = differences(plain, prompts, expected, got)
+    assert [found for found in parted if abs(found.gap) >= TIE] == []
