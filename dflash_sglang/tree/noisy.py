@@ -22,12 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dflash_sglang.tree.lattice import (
-    Lattice,
-    LatticeError,
-    draft_temperatures,
-    with_entropy,
-)
+from dflash_sglang.tree.lattice import Lattice, LatticeError, draft_temperatures, with_entropy
+from dflash_sglang.tree.truncation import Truncation, truncate_draft
 
 
 class NoisyCandidates(NamedTuple):
@@ -35,23 +31,35 @@ class NoisyCandidates(NamedTuple):
 
     tokens: Tensor  # [bs, g, W] int64, distinct
     unary_logits: Tensor  # [bs, g, W] float32, as the head gave them: what the selector scores
-    log_probs: Tensor  # [bs, g, W] float32, unary log softmax at the request's temperature
+    log_q: Tensor  # [bs, g, W] float32, unary log softmax; -inf for others that truncation drops
     noise: Tensor  # [bs, g, W] float32
-    top_k: int  # K
+    num_inside: int  # K
+    scale: Tensor  # [bs] float32, what logits and scores are divided by
+    is_coupled: Tensor  # [bs] bool, requests that are drawn with this noise
+    truncation: Truncation | None
 
 
 def noisy_candidates(
-    unary_logits: Tensor, noise: Tensor, temperatures: Tensor, top_k: int, num_others: int
+    unary_logits: Tensor,
+    noise: Tensor,
+    temperatures: Tensor,
+    num_inside: int,
+    num_others: int,
+    truncation: Truncation | None = None,
+    is_coupled: Tensor | None = None,
 ) -> NoisyCandidates:
-    """Find the candidates of every position; greedy requests get K good ones and M idle ones.
+    """Find the candidates of every position.
 
     Args:
         unary_logits: ``[bs, g, V]`` float, the drafter's logits.
         noise: ``[bs, g, V]`` the target's noise for the same draws: position t of the lattice is
             drawn at absolute position anchor + t.
         temperatures: ``[bs]`` float, 0 for greedy.
-        top_k: K >= 1, the width the selector was trained with.
+        num_inside: K >= 1, the width the selector was trained with.
         num_others: M >= 0, candidates from outside the top K.
+        truncation: top-k and top-p of the requests; what is out under q is no candidate.
+        is_coupled: ``[bs]`` bool, requests that are drawn with this noise, keyed by token; all but
+            greedy ones if left out. The others get their noise-free K and M idle candidates.
 
     Raises:
         LatticeError: shapes do not fit, or K + M exceeds the vocabulary.
@@ -61,36 +69,40 @@ def noisy_candidates(
         raise LatticeError(
             f"noise must be {list(unary_logits.shape)} as the unary logits, got {list(noise.shape)}"
         )
-    if top_k < 1 or num_others < 0 or top_k + num_others > V:
+    if num_inside < 1 or num_others < 0 or num_inside + num_others > V:
         raise LatticeError(
-            f"top_k >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
-            f"got {top_k} and {num_others}"
+            f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
+            f"got {num_inside} and {num_others}"
         )
-    unary_logits = unary_logits.float()
-    scale = draft_temperatures(temperatures).view(bs, 1, 1)
-    log_probs = (unary_logits / scale).log_softmax(dim=-1)  # [bs, g, V]
+    unary_logits, noise = unary_logits.float(), noise.float()
+    scale = draft_temperatures(temperatures)
+    log_q = (unary_logits / scale.view(bs, 1, 1)).log_softmax(dim=-1)  # [bs, g, V]
+    possible = truncate_draft(log_q, truncation)
 
-    inside = unary_logits.topk(top_k, dim=-1).indices  # [bs, g, K]
-    perturbed = (log_probs + noise.float()).scatter(-1, inside, -inf)
-    outside = perturbed.topk(num_others, dim=-1).indices  # [bs, g, M]
+    inside = unary_logits.topk(num_inside, dim=-1).indices  # [bs, g, K]
+    # Impossible tokens rank behind all others, but before the top K: candidates stay distinct.
+    perturbed = (possible + noise).clamp(min=torch.finfo(noise.dtype).min)
+    outside = perturbed.scatter(-1, inside, -inf).topk(num_others, dim=-1).indices  # [bs, g, M]
     tokens = torch.cat((inside, outside), dim=-1)
     return NoisyCandidates(
-        tokens,
-        unary_logits.gather(-1, tokens),
-        log_probs.gather(-1, tokens),
-        noise.gather(-1, tokens).float(),
-        top_k,
+        tokens=tokens,
+        unary_logits=unary_logits.gather(-1, tokens),
+        log_q=torch.cat((log_q.gather(-1, inside), possible.gather(-1, outside)), dim=-1),
+        noise=noise.gather(-1, tokens),
+        num_inside=num_inside,
+        scale=scale,
+        is_coupled=temperatures > 0 if is_coupled is None else is_coupled,
+        truncation=truncation,
     )
 
 
 def build_noisy_lattice(
     candidates: NoisyCandidates,
     pair_scores: Tensor | None,
-    temperatures: Tensor,
     beta: float | Tensor = 1.0,
     entropy_weight: float = 0.0,
 ) -> Lattice:
-    """Edge values under shared noise; a greedy request's are those of ``build_lattice``.
+    """Edge values under shared noise; a request that is not coupled gets its noise-free lattice.
 
     Given the noise, a node is no longer worth q(c | a): the best perturbed candidate is accepted
     unless q and p differ by enough to change the winner. A softmax over the perturbed scores
@@ -100,13 +112,13 @@ def build_noisy_lattice(
         candidates: what ``noisy_candidates`` found.
         pair_scores: ``[bs, g, W, W]`` the selector's scores of all W candidates (its successor
             columns beyond K are not read), or None for a drafter without a selector.
-        temperatures: ``[bs]`` float, 0 for greedy.
         beta: inverse temperature of the softmax, > 0: a number, or ``[g]`` or ``[bs, g]`` where it
             was calibrated from acceptances.
         entropy_weight: lambda as in ``build_lattice``, with the entropy of the value's softmax.
 
     Returns:
-        A ``Lattice`` of W candidates. The M others of a greedy request have edges of -inf.
+        A ``Lattice`` of W candidates. A request that is not coupled has the tokens and edges of
+        ``build_lattice`` among the first K, and edges of -inf to the M others.
 
     Raises:
         LatticeError: pair_scores do not fit the candidates.
@@ -119,21 +131,24 @@ def build_noisy_lattice(
             f"pair_scores must be {[bs, g, W, W]} to fit the candidates, "
             f"got {list(pair_scores.shape)}"
         )
-    K = candidates.top_k
-    scale = draft_temperatures(temperatures).view(bs, 1, 1, 1)
-    unary = candidates.log_probs.unsqueeze(2)  # [bs, g, 1, W]
-    shares = (pair_scores[..., :K].float() / scale).log_softmax(dim=-1)  # [bs, g, W | 1, K]
+    K = candidates.num_inside
+    scores = pair_scores[..., :K].float() / candidates.scale.view(bs, 1, 1, 1)
+    shares = scores.log_softmax(dim=-1)  # [bs, g, W | 1, K]
 
-    log_q_inside = unary[..., :K].logsumexp(-1, keepdim=True) + shares
-    log_q_outside = unary[..., K:].expand(*shares.shape[:-1], W - K)
-    log_q = torch.cat((log_q_inside, log_q_outside), dim=-1)  # [bs, g, W | 1, W]
+    perturbed = _conditional(candidates, shares) + candidates.noise.unsqueeze(2)
+    coupled = (_per_position(beta, perturbed) * perturbed).log_softmax(dim=-1)
+    noise_free = pad(shares, (0, W - K), value=-inf)
+    log_values = torch.where(candidates.is_coupled.view(bs, 1, 1, 1), coupled, noise_free)
+    return Lattice(candidates.tokens, with_entropy(log_values, entropy_weight).expand(bs, g, W, W))
 
-    perturbed = log_q + candidates.noise.unsqueeze(2)
-    sampled = (_per_position(beta, perturbed) * perturbed).log_softmax(dim=-1)
-    greedy = pad(shares, (0, W - K), value=-inf)
-    is_greedy = (temperatures <= 0).view(bs, 1, 1, 1)
-    log_values = with_entropy(torch.where(is_greedy, greedy, sampled), entropy_weight)
-    return Lattice(candidates.tokens, log_values.expand(bs, g, W, W))
+
+def _conditional(candidates: NoisyCandidates, shares: Tensor) -> Tensor:
+    """log q(c | a), [bs, g, W | 1, W], from how the top K share out their mass."""
+    log_q, K = candidates.log_q.unsqueeze(2), candidates.num_inside  # [bs, g, 1, W]
+    inside = log_q[..., :K].logsumexp(dim=-1, keepdim=True) + shares
+    inside = truncate_draft(inside, candidates.truncation)
+    outside = log_q[..., K:].expand(*shares.shape[:-1], -1)
+    return torch.cat((inside, outside), dim=-1)
 
 
 def _per_position(beta: float | Tensor, like: Tensor) -> Tensor:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-
-class Truncation(NamedTuple):
-    """Restrictions of the law that is drawn from."""
-
-    top_ks: Tensor  # [bs] int64, at least V for no restriction
-    top_ps: Tensor  # [bs] float32, 1 for no restriction
+from dflash_sglang.tree.truncation import Truncation
 
 
 def greedy_tokens(logits: Tensor) -> Tensor:
@@ -26,6 +19,8 @@ def sampled_tokens(
     noise: Tensor,
     depths: Tensor,
     truncation: Truncation | None = None,
+    *,
+    noise_by_rank: bool = False,
 ) -> Tensor:
     """One draw after every node; nodes of one depth share the noise, since they share a position.
 
@@ -33,14 +28,19 @@ def sampled_tokens(
     what it emits has the target's law whatever tree was proposed, and equals what plain decoding
     with the same noise emits.
 
-    The draw is that of SGLang's seeded sampler (0.5.23, PyTorch backend), number for number:
+    A draw is the argmax of log softmax(logits / temperature) + noise, number for number the draw of
+    SGLang's seeded sampler (0.5.23, PyTorch backend). Top-k and top-p drop ranks from top_k on, and
+    ranks before which more than top_p has accumulated. What is left of a truncated law can be
+    drawn from in two ways, both of which follow it:
 
-    - Without truncation: argmax over tokens of log softmax(logits / temperature) + noise[token].
-    - With top-k or top-p: probabilities are sorted, ranks from top_k on are dropped, and ranks
-      before which more than top_p has accumulated; then argmax over *ranks* of log p + noise[rank].
-      SGLang takes this way for every request of a batch in which any request truncates (greedy ones
-      count, as top_k = 1); here it is a request's own parameters that decide.
-    - min-p: SGLang refuses it together with a seed, so there is nothing to equal.
+    - Noise by token, as without truncation. A drafter that knows the noise finds the same token
+      wherever its law is near the target's.
+    - Noise by rank, as SGLang does: for every request of a batch in which any request truncates
+      (greedy ones count, as top_k = 1); here a request's own parameters decide. Two tokens that
+      change places between draft and target exchange their noise, so little of the coupling is
+      left, and the noise-free lattice serves these requests as well.
+
+    SGLang refuses min-p together with a seed.
 
     Args:
         logits: ``[bs, N, V]`` adjusted logits (penalties, bias, grammar), float32.
@@ -49,6 +49,7 @@ def sampled_tokens(
             position + 0, 1, ...), P greater than the deepest node.
         depths: ``[bs, N]`` int64 depths of the nodes.
         truncation: top-k and top-p of every request.
+        noise_by_rank: the way in which truncated laws are drawn from.
 
     Returns:
         ``[bs, N]`` int64 tokens.
@@ -62,20 +63,20 @@ def sampled_tokens(
 
     drawn = (probs.log().double() + noise).argmax(dim=-1)
     if truncation is not None:
-        truncates = (truncation.top_ks < logits.shape[-1]) | (truncation.top_ps < 1)  # [bs]
-        drawn = torch.where(truncates.unsqueeze(1), _draw_by_rank(probs, noise, truncation), drawn)
+        truncated = _truncated_draw(probs, noise, truncation, noise_by_rank)
+        applies = truncation.applies().unsqueeze(1)  # [bs, 1]
+        drawn = torch.where(applies, truncated, drawn)
     return torch.where(is_greedy, greedy_tokens(logits), drawn)
 
 
-def _draw_by_rank(probs: Tensor, noise: Tensor, truncation: Truncation) -> Tensor:
-    """[bs, N] int64; the noise's columns are ranks."""
+def _truncated_draw(
+    probs: Tensor, noise: Tensor, truncation: Truncation, noise_by_rank: bool
+) -> Tensor:
+    """One draw from each truncated law: probs and noise [bs, N, V] -> [bs, N] int64."""
     ranked = probs.sort(dim=-1, descending=True)  # [bs, N, V]
-    ranks = torch.arange(probs.shape[-1], device=probs.device)
-    mass_before = ranked.values.cumsum(dim=-1) - ranked.values
-    dropped = (ranks >= truncation.top_ks.view(-1, 1, 1)) | (
-        mass_before > truncation.top_ps.view(-1, 1, 1)
-    )
-    # In double precision before the logarithm, as SGLang does on this way only.
-    log_probs = ranked.values.masked_fill(dropped, 0.0).double().log()
+    if not noise_by_rank:
+        noise = noise.gather(-1, ranked.indices)
+    # In double precision before the logarithm: SGLang's order, on this way only.
+    log_probs = ranked.values.masked_fill(truncation.drops(ranked.values), 0.0).double().log()
     rank = (log_probs + noise).argmax(dim=-1, keepdim=True)  # [bs, N, 1]
     return ranked.indices.gather(-1, rank).squeeze(-1)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from dflash_sglang.tree import (
+    NO_TOP_K,
     Lattice,
     LatticeError,
+    Truncation,
     build_lattice,
     build_noisy_lattice,
     build_tree,
@@ -33,6 +35,16 @@ class Draft(NamedTuple):
         pairs = self.pair_table[predecessors.unsqueeze(-1), tokens.unsqueeze(2)]
         return self.unary.gather(-1, tokens).unsqueeze(2) + pairs
 
+    def conditional(self, row: int, t: int, predecessor: int, temperature: float) -> Tensor:
+        """log q(. | predecessor) over the whole vocabulary, written out."""
+        logits = self.unary[row, t]
+        log_q = (logits / temperature).log_softmax(-1)
+        inside = logits.topk(K).indices
+        pairs = (logits + self.pair_table[predecessor])[inside] / temperature
+        log_q[inside] = (log_q[inside].exp().sum() * pairs.softmax(-1)).log()
+        assert float(log_q.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+        return log_q
+
 
 ANCHORS = torch.tensor([4, 5, 6])
 
@@ -51,30 +63,18 @@ def draft() -> Draft:
 def noisy(draft: Draft, with_pairs: bool = True, **options) -> Lattice:
     found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M)
     scores = draft.pair_scores(ANCHORS, found.tokens) if with_pairs else None
-    return build_noisy_lattice(found, scores, TEMPERATURES, **options)
-
-
-def full_conditional(draft: Draft, row: int, t: int, predecessor: int) -> Tensor:
-    """log q(. | predecessor) over the whole vocabulary, written out."""
-    logits = draft.unary[row, t] / TEMPERATURES[row]
-    log_q = logits.log_softmax(-1)
-    inside = draft.unary[row, t].topk(K).indices
-    pairs = (draft.unary[row, t] + draft.pair_table[predecessor])[inside] / TEMPERATURES[row]
-    mass = log_q[inside].exp().sum()
-    log_q[inside] = (mass * pairs.softmax(-1)).log()
-    assert float(log_q.exp().sum()) == pytest.approx(1.0, abs=1e-5)
-    return log_q
+    return build_noisy_lattice(found, scores, **options)
 
 
 @pytest.mark.parametrize("row", [0, 2])
 def test_the_best_edge_is_the_best_perturbed_token_of_the_whole_vocabulary(
     draft: Draft, row: int
 ) -> None:
-    lattice = noisy(draft)
+    lattice, temperature = noisy(draft), float(TEMPERATURES[row])
     for t in range(G):
         for a in range(K + M):
             predecessor = int(lattice.tokens[row, t - 1, a]) if t else int(ANCHORS[row])
-            perturbed = full_conditional(draft, row, t, predecessor) + draft.noise[row, t]
+            perturbed = draft.conditional(row, t, predecessor, temperature) + draft.noise[row, t]
             best = int(lattice.tokens[row, t, lattice.log_probs[row, t, a].argmax()])
             assert best == int(perturbed.argmax())
 
@@ -83,7 +83,8 @@ def test_the_best_edge_is_the_best_perturbed_token_of_the_whole_vocabulary(
 def test_edges_are_a_softmax_of_the_perturbed_scores(draft: Draft, beta: float) -> None:
     lattice = noisy(draft, beta=beta)
     tokens = lattice.tokens[2, 1]
-    perturbed = full_conditional(draft, 2, 1, int(lattice.tokens[2, 0, 6])) + draft.noise[2, 1]
+    log_q = draft.conditional(2, 1, int(lattice.tokens[2, 0, 6]), temperature=0.5)
+    perturbed = log_q + draft.noise[2, 1]
     expected = (beta * perturbed[tokens]).log_softmax(-1).float()
     assert torch.allclose(lattice.log_probs[2, 1, 6], expected, atol=1e-5)
 
@@ -125,22 +126,95 @@ def test_candidates_of_a_position_are_distinct_and_led_by_the_noise_free_best(dr
 def test_without_others_the_lattice_is_the_perturbed_top_k(draft: Draft) -> None:
     found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, 0)
     assert found.tokens.shape == (BS, G, K)
-    lattice = build_noisy_lattice(found, None, TEMPERATURES)
+    lattice = build_noisy_lattice(found, None)
     assert lattice.log_probs.exp().sum(-1).allclose(torch.ones(BS, G, K))
 
 
-def test_a_drafter_that_equals_the_target_is_accepted_to_the_end() -> None:
-    """With q = p the best perturbed chain is the target's own text: temperature costs nothing."""
+def perfect_drafts(truncation: Truncation | None, selector_weight: float) -> Tensor:
+    """Accept lengths [16] of chains of six under a target that is the drafter's own conditional."""
     generator = torch.Generator().manual_seed(3)
-    bs, g = 16, 6
-    logits = torch.randn(bs, g + 1, V, generator=generator)
-    temperatures = torch.full((bs,), 1.2)
+    bs, g, temperature = 16, 6, 1.2
+    anchors = torch.zeros(bs).long()
     noise = gumbel_noise(torch.arange(bs), torch.arange(g + 1).repeat(bs, 1), V)
-    found = noisy_candidates(logits[:, :g], noise[:, :g], temperatures, K, M)
-    lattice = build_noisy_lattice(found, None, temperatures)
-    chain = build_tree(lattice, torch.zeros(bs).long(), g + 1, g, max_children=1)
-    target = sampled_tokens(logits, temperatures, noise, chain.depths)
-    assert walk(chain, target, g).accept_lens.tolist() == [g + 1] * bs
+    draft = Draft(
+        unary=torch.randn(bs, g, V, generator=generator) * 2,
+        noise=noise[:, :g],
+        pair_table=torch.randn(V, V, generator=generator) * selector_weight,
+    )
+    found = noisy_candidates(
+        draft.unary, draft.noise, torch.full((bs,), temperature), K, M, truncation
+    )
+    lattice = build_noisy_lattice(found, draft.pair_scores(anchors, found.tokens))
+    chain = build_tree(lattice, anchors, g + 1, g, max_children=1)
+
+    log_p = torch.zeros(bs, g + 1, V)
+    for row in range(bs):
+        for t, token in enumerate(chain.tokens[row, :g].tolist()):
+            log_p[row, t] = draft.conditional(row, t, token, temperature)
+    # The conditional is normalised at the temperature already; the target draws from it as it is.
+    target = sampled_tokens(log_p, torch.ones(bs), noise, chain.depths, truncation)
+    return walk(chain, target, g).accept_lens
+
+
+TRUNCATION = Truncation(
+    top_ks=torch.tensor([9, NO_TOP_K, 12, 4] * 4), top_ps=torch.tensor([1.0, 0.8, 0.7, 1.0] * 4)
+)
+
+
+@pytest.mark.parametrize(
+    ("truncation", "selector_weight"), [(None, 0.0), (None, 0.5), (TRUNCATION, 0.0)]
+)
+def test_a_drafter_that_equals_the_target_is_accepted_to_the_end(
+    truncation: Truncation | None, selector_weight: float
+) -> None:
+    """With q = p the best perturbed chain is the target's own text: temperature costs nothing."""
+    assert perfect_drafts(truncation, selector_weight).tolist() == [7] * 16
+
+
+def test_a_selector_leaves_truncation_right_but_for_tokens_at_its_edge() -> None:
+    """The edge is found among the top K and among the others, not among both together."""
+    lengths = perfect_drafts(TRUNCATION, selector_weight=0.5)
+    assert int((lengths == 7).sum()) >= 14
+
+
+def test_truncated_requests_are_offered_no_token_that_the_target_cannot_draw() -> None:
+    generator = torch.Generator().manual_seed(6)
+    unary = torch.randn(2, 1, V, generator=generator)
+    noise = gumbel_noise(torch.tensor([1, 2]), torch.tensor([[0], [0]]), V)
+    truncation = Truncation(torch.tensor([3, 7]), torch.tensor([1.0, 1.0]))
+    found = noisy_candidates(unary, noise, torch.ones(2), K, M, truncation)
+    lattice = build_noisy_lattice(found, None)
+    for row, top_k in enumerate(truncation.top_ks.tolist()):
+        possible = lattice.tokens[row, 0][lattice.log_probs[row, 0, 0] > -torch.inf]
+        assert set(possible.tolist()) <= set(unary[row, 0].topk(top_k).indices.tolist())
+        assert len(possible) == min(top_k, K + M)
+        assert len(set(lattice.tokens[row, 0].tolist())) == K + M
+
+
+def test_requests_that_are_not_coupled_get_the_noise_free_lattice_at_their_temperature(
+    draft: Draft,
+) -> None:
+    found = noisy_candidates(
+        draft.unary, draft.noise, TEMPERATURES, K, M, is_coupled=torch.tensor([True, False, False])
+    )
+    lattice = build_noisy_lattice(found, None)
+    unary, candidates = draft.unary.topk(K)
+    plain = build_lattice(unary, candidates, TEMPERATURES)
+    assert torch.equal(lattice.log_probs[2, :, :K, :K], plain.log_probs[2])
+    assert torch.equal(lattice.log_probs[0], noisy(draft, with_pairs=False).log_probs[0])
+
+
+def test_requests_beside_truncated_ones_keep_their_lattice() -> None:
+    generator = torch.Generator().manual_seed(8)
+    unary = torch.randn(2, 2, V, generator=generator)
+    noise = gumbel_noise(torch.tensor([1, 2]), torch.tensor([[0, 1], [0, 1]]), V)
+    truncation = Truncation(torch.tensor([4, NO_TOP_K]), torch.tensor([0.9, 1.0]))
+    mixed, alone = (
+        build_noisy_lattice(noisy_candidates(unary, noise, torch.ones(2), K, M, x), None)
+        for x in (truncation, None)
+    )
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(mixed, alone, strict=True))
+    assert not torch.equal(mixed.log_probs[0], alone.log_probs[0])
 
 
 def test_shared_noise_predicts_draws_that_noise_free_candidates_miss() -> None:
@@ -153,7 +227,7 @@ def test_shared_noise_predicts_draws_that_noise_free_candidates_miss() -> None:
     noise = gumbel_noise(torch.arange(n), torch.zeros(n, 1).long(), vocab)
     target = sampled_tokens(logits, temperatures, noise, torch.zeros(n, 1).long())
     found = noisy_candidates(drafted, noise, temperatures, 16, 8)
-    lattice = build_noisy_lattice(found, None, temperatures)
+    lattice = build_noisy_lattice(found, None)
     best_two = lattice.tokens[:, 0].gather(-1, lattice.log_probs[:, 0, 0].topk(2).indices)
     shared = (best_two == target).any(-1).float().mean()
     unshared = (drafted[:, 0].topk(2).indices == target).any(-1).float().mean()
@@ -173,4 +247,4 @@ def test_more_candidates_than_the_vocabulary_are_refused(draft: Draft) -> None:
 def test_pair_scores_of_the_top_k_only_are_refused(draft: Draft) -> None:
     found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M)
     with pytest.raises(LatticeError, match=r"pair_scores must be \[3, 4, 8, 8\]"):
-        build_noisy_lattice(found, torch.zeros(BS, G, K, K), TEMPERATURES)
+        build_noisy_lattice(found, torch.zeros(BS, G, K, K))

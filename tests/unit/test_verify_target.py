@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tree_strategies import random_lattice
 
-from dflash_sglang.tree import Lattice, build_tree
+from dflash_sglang.tree import NO_TOP_K, Lattice, Truncation, build_tree
 from dflash_sglang.verify import (
-    Truncation,
     greedy_tokens,
     gumbel_noise,
     sampled_tokens,
@@ -64,7 +63,9 @@ def our_draws(draws: dict[str, Tensor], truncation: Truncation | None) -> Tensor
     noise = gumbel_noise(draws["seeds"], draws["positions"].unsqueeze(1), SGLANG_VOCAB)
     depths = torch.zeros(ROWS, 1, dtype=torch.int64)
     logits = draws["logits"].unsqueeze(1)
-    return sampled_tokens(logits, draws["temperatures"], noise, depths, truncation).squeeze(1)
+    return sampled_tokens(
+        logits, draws["temperatures"], noise, depths, truncation, noise_by_rank=True
+    ).squeeze(1)
 
 
 def test_the_hash_is_sglangs(draws, sglang) -> None:
@@ -83,10 +84,46 @@ def test_truncated_draws_are_sglangs(draws, sglang) -> None:
 
 def test_requests_that_do_not_truncate_draw_plainly_beside_others(draws, sglang) -> None:
     top_ks, top_ps = draws["top_ks"].clone(), draws["top_ps"].clone()
-    top_ks[::2], top_ps[::2] = 1 << 30, 1.0
+    top_ks[::2], top_ps[::2] = NO_TOP_K, 1.0
     mixed = our_draws(draws, Truncation(top_ks, top_ps))
     assert torch.equal(mixed[::2], sglang["plain"][::2])
     assert torch.equal(mixed[1::2], sglang["truncated"][1::2])
+
+
+@pytest.mark.parametrize("noise_by_rank", [False, True])
+def test_truncated_draws_follow_the_truncated_law(noise_by_rank: bool) -> None:
+    """20,000 seeds; a right sampler fails 1 in 10^4."""
+    n, vocab = 20_000, 12
+    probs = torch.randn(vocab, generator=torch.Generator().manual_seed(2)).softmax(-1)
+    truncation = Truncation(torch.full((n,), 7), torch.full((n,), 0.8))
+    ranked = probs.sort(descending=True)
+    kept = (ranked.values.cumsum(0) - ranked.values <= 0.8) & (torch.arange(vocab) < 7)
+    law = torch.zeros(vocab).scatter(0, ranked.indices[kept], ranked.values[kept])
+    assert 2 < int(kept.sum()) < 7
+    tokens = sampled_tokens(
+        probs.log().expand(n, 1, vocab),
+        torch.ones(n),
+        gumbel_noise(torch.arange(n), torch.full((n, 1), 5), vocab),
+        torch.zeros(n, 1, dtype=torch.int64),
+        truncation,
+        noise_by_rank=noise_by_rank,
+    )
+    assert_law(tokens.squeeze(1), law / law.sum(), error_rate=1e-4)
+
+
+def test_noise_by_token_moves_only_draws_that_truncation_forbids() -> None:
+    n, vocab = 500, 40
+    logits = torch.randn(n, 1, vocab, generator=torch.Generator().manual_seed(3))
+    noise = gumbel_noise(torch.arange(n), torch.full((n, 1), 5), vocab)
+    depths = torch.zeros(n, 1, dtype=torch.int64)
+    top_k = 10
+    truncation = Truncation(torch.full((n,), top_k), torch.ones(n))
+    free, truncated = (
+        sampled_tokens(logits, torch.ones(n), noise, depths, x) for x in (None, truncation)
+    )
+    allowed = (logits.topk(top_k).indices == free.unsqueeze(-1)).any(-1)
+    assert 0 < int(allowed.sum()) < n
+    assert torch.equal(truncated[allowed], free[allowed])
 
 
 def test_greedy_requests_in_a_sampled_batch_take_the_argmax() -> None:
