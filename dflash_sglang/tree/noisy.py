@@ -54,7 +54,7 @@ def noisy_candidates(
         unary_logits: ``[bs, g, V]`` float, the drafter's logits.
         noise: ``[bs, g, V]`` the target's noise for the same draws: position t of the lattice is
             drawn at absolute position anchor + t.
-        temperatures: ``[bs]`` float, 0 for greedy.
+        temperatures: ``[bs]`` float, 0 for greedy, also where SGLang says top-k 1 instead.
         num_inside: K >= 1, the width the selector was trained with.
         num_others: M >= 0, candidates from outside the top K.
         truncation: top-k and top-p of the requests; what is out under q is no candidate.
@@ -136,7 +136,9 @@ def build_noisy_lattice(
     shares = scores.log_softmax(dim=-1)  # [bs, g, W | 1, K]
 
     perturbed = _conditional(candidates, shares) + candidates.noise.unsqueeze(2)
-    coupled = (_per_position(beta, perturbed) * perturbed).log_softmax(dim=-1)
+    if isinstance(beta, Tensor):
+        beta = beta[..., None, None]  # [g | bs, g, 1, 1]
+    coupled = (beta * perturbed).log_softmax(dim=-1)
     noise_free = pad(shares, (0, W - K), value=-inf)
     log_values = torch.where(candidates.is_coupled.view(bs, 1, 1, 1), coupled, noise_free)
     return Lattice(candidates.tokens, with_entropy(log_values, entropy_weight).expand(bs, g, W, W))
@@ -149,9 +151,3 @@ def _conditional(candidates: NoisyCandidates, shares: Tensor) -> Tensor:
     inside = truncate_draft(inside, candidates.truncation)
     outside = log_q[..., K:].expand(*shares.shape[:-1], -1)
     return torch.cat((inside, outside), dim=-1)
-
-
-def _per_position(beta: float | Tensor, like: Tensor) -> Tensor:
-    """beta as [1 | bs, g | 1, 1, 1], so that it multiplies edges."""
-    beta = torch.as_tensor(beta, dtype=like.dtype, device=like.device)
-    return beta.reshape(1, 1, 1, 1) if beta.dim() == 0 else beta[..., None, None]
