@@ -9,14 +9,14 @@ from torch import Tensor
 def flatten_mask(mask: Tensor, prefix_lens: Tensor, total_prefix: int) -> Tensor:
     """Extend a tree mask over the prefix and flatten it, request after request.
 
-    Request b contributes N rows of ``prefix_lens[b] + N`` columns: every node sees the whole prefix,
-    and of the tree itself and its ancestors.
+    Request b contributes N rows of ``prefix_lens[b] + N`` columns: every node sees the whole
+    prefix, and of the tree itself and its ancestors.
 
     Args:
         mask: ``[bs, N, N]`` bool, ancestor or self.
         prefix_lens: ``[bs]`` int64 on the mask's device.
-        total_prefix: the sum of ``prefix_lens`` or an upper bound, known on the host, so that nothing
-            waits for the device.
+        total_prefix: the sum of ``prefix_lens`` or an upper bound, known on the host, so that
+            nothing waits for the device.
 
     Returns:
         ``[N * (total_prefix + bs * N)]`` bool; what an upper bound leaves over stands at the end.
