@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from .ragged_cache import RaggedCache
 from .target import Target
 
 # Finished rows are cut out of the batch when this share of it is done: cutting copies the cache.
@@ -53,7 +54,7 @@ def generate_batch(
     capacity = int(lengths.max()) + max_new_tokens
     cache = target.new_cache(capacity)
     slot_ids = torch.arange(capacity, device=device)
-    _prefill(target, prompts, cache, slot_ids)
+    prefill(target, prompts, cache, slot_ids)
 
     stop = torch.tensor(sorted(stop_token_ids), dtype=torch.int64, device=device)
     rows = torch.arange(len(prompts), device=device)
@@ -83,15 +84,22 @@ def generate_batch(
     return responses
 
 
-def _prefill(target: Target, prompts: Sequence[Sequence[int]], cache, slot_ids: Tensor) -> None:
-    """KV of all prompt tokens but the last, which the first decode step reads."""
+def prefill(
+    target: Target, prompts: Sequence[Sequence[int]], cache: RaggedCache, slot_ids: Tensor
+) -> Tensor:
+    """Cache all prompt tokens but the last, which the first decode step reads.
+
+    Token i of a prompt goes to slot i. Returns their tap features [bs, t, n_taps * D], t the
+    longest prompt less one; rows of shorter prompts hold padding behind their own tokens.
+    """
     width = max(len(p) for p in prompts) - 1
-    if width == 0:
-        return
     tokens = torch.zeros(len(prompts), width, dtype=torch.int64, device=slot_ids.device)
+    if width == 0:
+        return target.embedding_weight.new_zeros(len(prompts), 0, 0)
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt) - 1] = torch.tensor(prompt[:-1], dtype=torch.int64)
     places = slot_ids[:width].expand(len(prompts), -1)  # [bs, t]
     # Right padding lands in slots that later tokens of the row overwrite before anything sees them.
     causal = (slot_ids[None, :width] <= slot_ids[:width, None]).expand(len(prompts), -1, -1)
-    target.step(tokens, places, causal, cache, places, slot_ids[:width], with_logits=False)
+    out = target.step(tokens, places, causal, cache, places, slot_ids[:width], with_logits=False)
+    return out.features

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dflash_sglang.tree import DraftTree
+from dflash_sglang.tree import DraftTree, build_lattice
 from dflash_sglang.verify import walk
 
 from .data import Batch, CaptureDataset, Sample, all_anchors, collate
-from .drafting import TreeShape, greedy_lattice
 from .errors import DataError
 from .objective import DraftObjective
+from .proposals import best_candidates
+from .tree_shape import TreeShape
 
 # Blocks that share one pass over a sequence's context, and passes that share one forward.
 _BLOCKS, _SEQUENCES = 32, 8
@@ -63,9 +64,11 @@ def replay_accept_length(
     objective.eval()
     accepted = {shape.name: [_empty(sample) for sample in samples] for shape in shapes}
     for rows, batch in _passes(samples, objective.embedding.device):
-        lattice = greedy_lattice(objective, batch)
+        states = objective.block_states(batch)
+        best = best_candidates(objective, states)
+        lattice = build_lattice(best.scores, best.tokens)
         for shape in shapes:
-            lengths = _accepted(lattice.tree(shape), batch)  # [S, A]
+            lengths = _accepted(shape.build(lattice, states.anchors), batch)  # [S, A]
             for row, anchors, found in zip(rows, batch.anchors, lengths, strict=True):
                 used = anchors >= 0
                 accepted[shape.name][row][anchors[used].cpu()] = found[used].cpu()

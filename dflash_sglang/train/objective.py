@@ -33,6 +33,13 @@ class LossTerms(NamedTuple):
     coverage: Tensor  # share of labels among the K best unary candidates
 
 
+class Context(NamedTuple):
+    """What the target's features of S sequences inject into the draft layers."""
+
+    keys: Tensor  # [L, S, T, Hkv, d]
+    values: Tensor  # [L, S, T, Hkv, d]
+
+
 class BlockStates(NamedTuple):
     """Draft hidden states of every block of a batch, row n = sequence * A + block."""
 
@@ -76,26 +83,37 @@ class DraftObjective(nn.Module):
 
     def block_states(self, batch: Batch) -> BlockStates:
         """One drafter pass over all blocks of all sequences of `batch`."""
-        drafter, config = self.drafter, self.drafter.config
-        S, T = batch.tokens.shape
-        device = batch.tokens.device
-        context = drafter.project_features(batch.features.to(self.embedding.dtype))  # [S, T, D]
-        positions = torch.arange(T, device=device).repeat(S)  # [S * T]
-        keys, values = drafter.context_keys_values(context.flatten(0, 1), positions)
-        core = (self.core or packed_core(device))(
-            config,
-            keys.unflatten(1, (S, T)),  # [L, S, T, Hkv, d]
-            values.unflatten(1, (S, T)),
-            batch.anchors,
-            config.block_size,
+        context = self.context(batch.features)
+        anchors = batch.tokens.gather(1, batch.anchors.clamp_min(0))  # [S, A]
+        return self.draft(context, anchors, batch.anchors)
+
+    def context(self, features: Tensor, start: Tensor | None = None) -> Context:
+        """Keys and values that features [S, T, n_taps * D] inject.
+
+        Sequence s begins at absolute position `start[s]` ([S] int64); None means 0 for all.
+        """
+        S, T = features.shape[:2]
+        positions = torch.arange(T, device=features.device).repeat(S, 1)  # [S, T]
+        if start is not None:
+            positions = positions + start[:, None]
+        context = self.drafter.project_features(features.to(self.embedding.dtype))  # [S, T, D]
+        keys, values = self.drafter.context_keys_values(context.flatten(0, 1), positions.flatten())
+        return Context(keys.unflatten(1, (S, T)), values.unflatten(1, (S, T)))
+
+    def draft(self, context: Context, anchors: Tensor, places: Tensor) -> BlockStates:
+        """Blocks that start from tokens `anchors` [S, A] at positions `places` [S, A]."""
+        config = self.drafter.config
+        core_type = self.core or packed_core(anchors.device)
+        core = core_type(config, context.keys, context.values, places, config.block_size)
+        tokens = anchors.flatten()  # [n]
+        embeddings = self.drafter.block_embeddings(
+            tokens, lambda ids: F.embedding(ids, self.embedding)
         )
-        places = batch.anchors.clamp_min(0)  # [S, A]
-        anchors = batch.tokens.gather(1, places).flatten()  # [n]
-        embeddings = drafter.block_embeddings(anchors, lambda ids: F.embedding(ids, self.embedding))
-        offsets = torch.arange(config.block_size, device=device)
-        hidden = drafter(embeddings, places.flatten()[:, None] + offsets, core)  # [n, B, D]
+        offsets = torch.arange(config.block_size, device=anchors.device)
+        positions = places.clamp_min(0).flatten()[:, None] + offsets  # [n, B]
+        hidden = self.drafter(embeddings, positions, core)  # [n, B, D]
         # A slice is not contiguous, and the head would fall back to one slow product per block.
-        return BlockStates(hidden[:, config.draft_positions()].contiguous(), anchors)
+        return BlockStates(hidden[:, config.draft_positions()].contiguous(), tokens)
 
     def forward(self, batch: Batch, rows: HeadRows) -> LossTerms:
         states = self.block_states(batch)

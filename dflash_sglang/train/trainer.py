@@ -19,7 +19,6 @@ from dflash_sglang.drafter import DFlash2Drafter, save_drafter
 
 from .curve import accept_names, write_curve
 from .data import BatchSchedule, CaptureDataset, Sample
-from .drafting import TreeShape
 from .errors import TrainingError
 from .head_rows import row_sampler
 from .heldout import replay_accept_length
@@ -29,6 +28,7 @@ from .options import TrainOptions
 from .provenance import write_provenance
 from .schedule import learning_rate
 from .training_state import STATE, Progressed, load_state, save_state
+from .tree_shape import TreeShape
 
 
 class Trainer:

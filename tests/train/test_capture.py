@@ -104,7 +104,7 @@ def test_an_unfinished_capture_is_no_dataset(tmp_path: Path):
 
 
 def test_responses_shorter_than_a_block_are_refused(capture_path: Path):
-    with pytest.raises(DataError, match="block of 32 tokens.* 24 has 20"):
+    with pytest.raises(DataError, match=r"block of 32 tokens.* 24 has 20"):
         CaptureDataset(capture_path, block_size=32)
 
 
