@@ -1,4 +1,4 @@
-"""`python -m dflash_sglang.train capture | train`: these commands without the rest of `dflash2`."""
+"""`python -m dflash_sglang.train capture | train | evaluate`: without the rest of `dflash2`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from .commands import capture_command, train_command
+from .commands import capture_command, evaluate_command, train_command
 from .errors import DataError, TargetError, TrainingError
 
 
@@ -15,6 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     app = typer.Typer(add_completion=False, no_args_is_help=True)
     app.command("capture")(capture_command)
     app.command("train")(train_command)
+    app.command("evaluate")(evaluate_command)
     try:
         app(argv, standalone_mode=False)
     except (DataError, TargetError, TrainingError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,11 +17,13 @@ from .capture import CaptureOptions, capture, make_plan
 from .data import CaptureDataset
 from .defaults import choose_mask_token, default_taps, make_config, num_parameters
 from .errors import DataError, TargetError, TrainingError
+from .evaluate import as_json, evaluate, print_table
 from .heldout import greedy_samples
 from .objective import DraftObjective
 from .options import TrainOptions
 from .pace import steps_within
 from .prompts import read_prompts
+from .store import write_text
 from .target import Target
 from .trainer import Trainer
 from .training_state import STATE, stored_plan
@@ -165,6 +168,43 @@ def train_command(
         f"{trainer.rows.label_share:.2%} of the labels inside the trained head rows"
     )
     trainer.run(resume)
+
+
+def evaluate_command(
+    drafter: Annotated[Path, typer.Option(help="checkpoint folder")],
+    target: TargetPath,
+    prompts: Annotated[Path, typer.Option(help="JSONL of prompts, as for capture")],
+    out: Annotated[Path | None, typer.Option("--json", help="write the results here")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=2)] = 128,
+    tree_nodes: Annotated[int, typer.Option(min=2, help="root included")] = 16,
+    temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
+    limit: Annotated[int | None, typer.Option(help="first prompts only")] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    seed: int = 0,
+) -> None:
+    """Measure accept length by speculative decoding: greedy, shared noise, rejection sampling."""
+    model = load_drafter(drafter, dtype=torch.float32)
+    tokenizer = load_tokenizer(target)
+    tapped = Target.from_pretrained(str(target), model.config.target_layer_ids)
+    objective = DraftObjective(
+        model, tapped.embedding_weight, tapped.head_weight, tapped.head_bias
+    ).eval()
+    asked = read_prompts(prompts, tokenizer, limit)
+    measured = evaluate(
+        tapped,
+        objective,
+        asked,
+        stop_tokens(tapped, tokenizer),
+        max_new_tokens,
+        tree_nodes,
+        temperature,
+        seed,
+        batch_size,
+    )
+    print_table(measured, Console())
+    if out is not None:
+        report = {"prompts": len(asked), "max_new_tokens": max_new_tokens, "seed": seed}
+        write_text(out, json.dumps(report | {"modes": as_json(measured)}, indent=2) + "\n")
 
 
 def _budgeted(

@@ -39,13 +39,17 @@ def decode_batch(
     proposer: Proposer,
     max_new_tokens: int,
     stop_token_ids: Sequence[int],
+    rows: Tensor | None = None,
 ) -> list[Decoded]:
     """Continue every prompt until a stop token (kept) or `max_new_tokens`.
 
     The target taps the layers that the drafter reads; `proposer` decides how drafts are proposed
-    and target tokens are chosen.
+    and target tokens are chosen. It knows the prompts as `rows` [bs] int64, by default 0, 1, ...
     """
-    return _Decoding(target, objective, prompts, proposer, max_new_tokens, stop_token_ids).run()
+    rows = torch.arange(len(prompts)) if rows is None else rows
+    decoding = _Decoding(target, objective, prompts, proposer, max_new_tokens, stop_token_ids, rows)
+    decoding.run()
+    return [decoding.results[row] for row in rows.tolist()]
 
 
 class _Decoding:
@@ -60,6 +64,7 @@ class _Decoding:
         proposer: Proposer,
         max_new_tokens: int,
         stop_token_ids: Sequence[int],
+        rows: Tensor,
     ):
         self.target, self.objective, self.proposer = target, objective, proposer
         self.max_new_tokens, self.stop = max_new_tokens, frozenset(stop_token_ids)
@@ -67,18 +72,17 @@ class _Decoding:
         self.capacity = max(len(p) for p in prompts) + max_new_tokens + proposer.nodes
         self.slot_ids = torch.arange(self.capacity, device=device)
         self.cache: RaggedCache = target.new_cache(self.capacity)
-        self.rows = torch.arange(len(prompts), device=device)  # [bs] index of the prompt
-        self.results = [Decoded([], []) for _ in prompts]
+        self.rows = rows.to(device)  # [bs]
+        self.results = {row: Decoded([], []) for row in rows.tolist()}
         self._prefill(prompts)
 
-    def run(self) -> list[Decoded]:
+    def run(self) -> None:
         self._retire()
         while len(self.rows):
             proposal = self._draft()
             verdict = self._verify(proposal)
             self._deliver(verdict)
             self._retire()
-        return self.results
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> None:
         features = prefill(self.target, prompts, self.cache, self.slot_ids)  # [bs, T - 1, F]
