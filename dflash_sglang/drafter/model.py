@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dflash_sglang.config import DFlash2Config
 from dflash_sglang.drafter.attention import AttentionCore, ContextKV
+from dflash_sglang.drafter.injection import ContextProjection
 from dflash_sglang.drafter.layers import DrafterLayer
 from dflash_sglang.drafter.rotary import RotaryEmbedding, rotate
 from dflash_sglang.drafter.selector import CandidateSelector
@@ -39,7 +39,23 @@ class DFlash2Drafter(nn.Module):
             self.candidate_selector = CandidateSelector(
                 config.hidden_size, config.vocab_size, config.selector
             )
+        self.context_projection: ContextProjection | None = None  # kept by freeze()
         self.apply(_initialize)
+
+    def freeze(self) -> DFlash2Drafter:
+        """Make ready to serve: no gradients, and the context's projections stacked once for all.
+
+        The weights must not change afterwards; ``train()`` lifts that again.
+        """
+        self.eval().requires_grad_(False)
+        self.context_projection = self._stacked_projection()
+        return self
+
+    def train(self, mode: bool = True) -> DFlash2Drafter:
+        """As in torch; a drafter that trains keeps no copies of its weights."""
+        if mode:
+            self.context_projection = None
+        return super().train(mode)
 
     @property
     def selector(self) -> CandidateSelector | None:
@@ -66,12 +82,10 @@ class DFlash2Drafter(nn.Module):
 
         ``context [T, D]`` from :meth:`project_features`, ``positions [T]`` integer (absolute).
         """
-        attentions = [layer.self_attn for layer in self.layers]
-        heads = (-1, self.config.head_dim)
-        keys = torch.stack([a.k_proj(context).unflatten(-1, heads) for a in attentions])
-        values = torch.stack([a.v_proj(context).unflatten(-1, heads) for a in attentions])
-        scales = torch.stack([a.k_norm.weight for a in attentions])  # [L, d]
-        keys = F.rms_norm(keys, (heads[1],), eps=self.config.rms_norm_eps) * scales[:, None, None]
+        project = self.context_projection
+        if project is None:
+            project = self._stacked_projection()
+        keys, values = project(context)
         rotation = self.rotary(positions, keys.dtype, ahead=self.config.block_size)
         return ContextKV(rotate(keys, rotation), values)
 
@@ -114,6 +128,9 @@ class DFlash2Drafter(nn.Module):
         rows = embed(self.block_tokens(anchors)).to(self.norm.weight.dtype)
         scale = self.config.input_embedding_scale
         return rows if scale == 1.0 else rows * scale
+
+    def _stacked_projection(self) -> ContextProjection:
+        return ContextProjection(self.config, [layer.self_attn for layer in self.layers])
 
 
 def _initialize(module: nn.Module) -> None:

@@ -220,6 +220,33 @@ def test_embedding_scale_logit_multiplier_and_soft_cap_are_applied() -> None:
     torch.testing.assert_close(logits, 2 * torch.tanh(raw * 0.5 / 2))
 
 
+@pytest.mark.parametrize("changes", [{}, {"attention_bias": True}])
+def test_frozen_drafter_computes_the_same_and_follows_its_dtype(changes: dict[str, Any]) -> None:
+    torch.manual_seed(8)
+    module = drafter(**changes)
+    context, positions = torch.randn(5, 64), torch.arange(5)
+    expected = module.context_keys_values(context, positions)
+    names = set(module.state_dict())
+    frozen = module.freeze()
+    assert set(frozen.state_dict()) == names
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    for ours, theirs in zip(frozen.context_keys_values(context, positions), expected, strict=True):
+        assert torch.equal(ours, theirs)
+    keys, values = frozen.to(torch.bfloat16).context_keys_values(context.bfloat16(), positions)
+    assert keys.dtype == values.dtype == torch.bfloat16
+
+
+def test_training_after_freezing_sees_the_new_weights() -> None:
+    module = drafter().freeze().train()
+    context, positions = torch.randn(5, 64), torch.arange(5)
+    before = module.context_keys_values(context, positions)
+    with torch.no_grad():
+        for layer in module.layers:
+            layer.self_attn.v_proj.weight.mul_(2)
+    after = module.context_keys_values(context, positions)
+    torch.testing.assert_close(after.values, 2 * before.values)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_parameter_learns(name: str) -> None:
     torch.manual_seed(7)
