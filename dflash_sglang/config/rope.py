@@ -39,6 +39,7 @@ SCALINGS: Mapping[str, Mapping[str, bool]] = {
 }
 # A drafter's positions are one-dimensional; there all M-RoPE sections turn by the same angle.
 _MROPE_KEYS = ("mrope_section", "mrope_interleaved")
+_LAYOUT_KEYS = {"rope_is_neox_style": True, "is_neox_style": True, "rope_interleaved": False}
 _WIDTH_KEYS = ("rope_dim", "partial_rotary_factor")
 
 
@@ -55,10 +56,8 @@ class RopeConfig:
     @classmethod
     def from_fields(cls, fields: Fields, head_dim: int) -> RopeConfig:
         """Read ``rope_parameters`` or ``rope_scaling`` and ``rope_theta``. Raises ConfigError."""
-        for key in ("rope_is_neox_style", "is_neox_style"):
-            if not fields.boolean(key, default=True):
-                raise ConfigError(f"{key}=false (interleaved rotary layout) is not supported.")
         parameters = _parameters(fields)
+        _refuse_interleaved(fields, parameters)
         theta = _agree(fields, parameters, "rope_theta")
         if theta is None:
             theta = 10_000.0  # transformers' default_theta
@@ -101,6 +100,13 @@ def _parameters(fields: Fields) -> Mapping[str, Any]:
     return parameters
 
 
+def _refuse_interleaved(fields: Fields, parameters: Mapping[str, Any]) -> None:
+    for key, rotate_half in _LAYOUT_KEYS.items():
+        value = _agree(fields, parameters, key)
+        if value not in (None, rotate_half):
+            raise ConfigError(f"{key}={value!r} (interleaved rotary layout) is not supported.")
+
+
 def _agree(fields: Fields, parameters: Mapping[str, Any], key: str) -> Any:
     """A value that may stand inside the rope parameters or beside them."""
     inside, beside = parameters.get(key), fields.get(key)
@@ -120,9 +126,9 @@ def _scaling(parameters: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     missing = [key for key, required in known.items() if required and key not in scaling]
     if missing:
         raise ConfigError(f"rope_type={kind!r} needs {', '.join(missing)}.")
-    ignored = {"rope_theta", "rope_type", "type", *_MROPE_KEYS, *_WIDTH_KEYS, *known}
+    read = {"rope_theta", "rope_type", "type", *_MROPE_KEYS, *_LAYOUT_KEYS, *_WIDTH_KEYS, *known}
     unknown = sorted(
-        key for key, value in parameters.items() if key not in ignored and value is not None
+        key for key, value in parameters.items() if key not in read and value is not None
     )
     if unknown:
         raise ConfigError(f"rope_type={kind!r} does not know {', '.join(unknown)}.")

@@ -240,7 +240,8 @@ def test_mrope_section_over_the_whole_head_is_plain_rope() -> None:
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, ["10000.0", "1000000.0"]),
         ({"rope_scaling": {"a": 1}, "rope_parameters": {"a": 2}}, ["rope_scaling"]),
         ({"rope_theta": -1}, ["rope_theta", "-1"]),
-        ({"is_neox_style": False}, ["is_neox_style"]),
+        ({"is_neox_style": False}, ["is_neox_style=False"]),
+        ({"rope_parameters": {"rope_interleaved": True}}, ["rope_interleaved=True"]),
     ],
 )
 def test_unclear_rope_is_refused_by_name(fields: dict[str, Any], parts: list[str]) -> None:
