@@ -7,7 +7,7 @@ Every rank holds the whole drafter, so drafting needs no communication.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -51,7 +51,7 @@ class DFlash2DraftModel(nn.Module):
             given to :func:`install`, because transformers rewrites some of the fields.
     """
 
-    def __init__(self, config: object, quant_config: object = None, prefix: str = "") -> None:
+    def __init__(self, config: Any, quant_config: object = None, prefix: str = "") -> None:
         super().__init__()
         if quant_config is not None:
             raise ValueError(

@@ -13,14 +13,17 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
+from dflash_sglang.engine.noise import StepNoise
 from dflash_sglang.engine.vocabulary import TargetVocabulary
 from dflash_sglang.engine.window import StepWindow
 from dflash_sglang.options import DFlash2Options
 from dflash_sglang.tree.lattice import Lattice, build_lattice
+from dflash_sglang.tree.noisy import build_noisy_lattice, noisy_candidates
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 
 class Block(NamedTuple):
@@ -58,15 +61,49 @@ class BlockDrafter:
         logits = self._drafter.unary_logits(drafted, self._vocabulary.logits)
         return Block(drafted, logits)
 
-    def lattice(self, block: Block, anchors: torch.Tensor) -> Lattice:
-        """The K best candidates of each position and log q(candidate | predecessor)."""
-        unary, candidates = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
+    def lattice(
+        self,
+        block: Block,
+        anchors: torch.Tensor,
+        sampling: SamplingBatchInfo,
+        noise: StepNoise | None,
+    ) -> Lattice:
+        """The best candidates of each position and log q(candidate | predecessor).
+
+        Args:
+            anchors: [bs] int64.
+            noise: what the target will draw with; the candidates then are those that win under it.
+        """
+        weight = self._options.tuning.entropy_weight
+        if noise is None or not self._options.tuning.shared_noise:
+            unary, candidates = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
+            scores = self._scores(block, anchors, candidates, unary)
+            temperatures = None if sampling.is_all_greedy else sampling.temperatures.view(-1)
+            return build_lattice(scores, candidates, temperatures, weight)
+        ours = noisy_candidates(
+            block.unary_logits,
+            noise.values[:, : block.hidden.shape[1]],
+            noise.temperatures,
+            num_inside=self._options.candidates,
+            num_others=self._options.candidates,
+            truncation=noise.truncation,
+            is_coupled=noise.is_coupled(),
+        )
+        scores = self._scores(block, anchors, ours.tokens, ours.unary_logits)
+        return build_noisy_lattice(ours, scores, entropy_weight=weight)
+
+    def _scores(
+        self,
+        block: Block,
+        anchors: torch.Tensor,
+        candidates: torch.Tensor,
+        unary: torch.Tensor,
+    ) -> torch.Tensor:
+        """Pair scores [bs, g, K, K], or the unary ones of a drafter without selector."""
         selector = self._drafter.selector
         if selector is None:
-            scores = unary
-        else:
-            scores = selector.pair_scores(block.hidden, anchors, candidates, unary)
-        return build_lattice(scores, candidates, entropy_weight=self._options.tuning.entropy_weight)
+            return unary
+        return selector.pair_scores(block.hidden, anchors, candidates, unary)
 
     def append_context(
         self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor

@@ -15,12 +15,13 @@ from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
 from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
 
+from dflash_sglang.engine.noise import StepNoise
 from dflash_sglang.engine.window import StepWindow
 from dflash_sglang.options import DFlash2Options
 from dflash_sglang.tree.build import DraftTree
 from dflash_sglang.tree.layout import TreeLayout
 from dflash_sglang.tree.mask import flatten_mask
-from dflash_sglang.verify.target import greedy_tokens
+from dflash_sglang.verify.target import greedy_tokens, sampled_tokens
 from dflash_sglang.verify.walk import Verdict
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class TreeVerifier:
         window: StepWindow,
         tree: DraftTree,
         layout: TreeLayout,
+        noise: StepNoise | None,
         grammar_barrier: Callable[[], None] | None,
     ) -> TargetVerdict:
         """One forward over all nodes, then one token of the target's at each."""
@@ -88,7 +90,7 @@ class TreeVerifier:
         )
         output = result.logits_output
         self._adjust(batch, output, grammar_tree, grammar_barrier)
-        tokens = self._target_tokens(batch, output, layout)
+        tokens = self._target_tokens(batch, output.next_token_logits, tree, layout, noise)
         return TargetVerdict(output, tokens, result.can_run_cuda_graph)
 
     def write_logprobs(
@@ -156,15 +158,30 @@ class TreeVerifier:
             mask.apply(logits)
 
     def _target_tokens(
-        self, batch: ScheduleBatch, output: LogitsProcessorOutput, layout: TreeLayout
+        self,
+        batch: ScheduleBatch,
+        logits: torch.Tensor,
+        tree: DraftTree,
+        layout: TreeLayout,
+        noise: StepNoise | None,
     ) -> torch.Tensor:
         nodes = self._options.num_nodes
         info = batch.sampling_info
+        by_node = logits.view(-1, nodes, logits.shape[-1])  # [bs, N, V]
         if info.is_all_greedy:
-            return greedy_tokens(output.next_token_logits.view(-1, nodes, info.vocab_size))
+            return greedy_tokens(by_node)
+        if noise is not None:
+            return sampled_tokens(
+                by_node,
+                noise.temperatures,
+                noise.values,
+                tree.depths,
+                noise.truncation,
+                noise_by_rank=noise.by_rank,
+            )
         # SGLang's sampler works in place, and log-probabilities want the logits afterwards.
         drawn = self._worker.model_runner.sampler(
-            LogitsProcessorOutput(next_token_logits=output.next_token_logits.clone()),
+            LogitsProcessorOutput(next_token_logits=logits.clone()),
             _one_row_a_node(info, nodes),
             return_logprob=False,
             top_logprobs_nums=[],

@@ -6,6 +6,8 @@ vocabulary split over ranks and quantized heads work as they do for the target i
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from sglang.srt.distributed.communication_op import tensor_model_parallel_all_gather
 from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
@@ -53,7 +55,7 @@ class TargetVocabulary:
 
         On several ranks each computes its shard and the shards are gathered.
         """
-        quant_method = getattr(self._head, "quant_method", None)
+        quant_method: Any = getattr(self._head, "quant_method", None)
         if should_apply_lm_head_quant_method(self._head, quant_method):
             logits = quant_method.apply(self._head, hidden, None)
         else:

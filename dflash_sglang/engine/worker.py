@@ -19,6 +19,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
 from dflash_sglang.algorithm import drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.drafting import BlockDrafter
+from dflash_sglang.engine.noise import step_noise
 from dflash_sglang.engine.placement import replicated_drafter
 from dflash_sglang.engine.state import DraftState, carry
 from dflash_sglang.engine.targets import check_target
@@ -142,7 +143,10 @@ class DFlash2Worker(BaseSpecWorker):
         window = open_window(batch, self._runner, self._options.slots_per_step)
         with draft_tp_context(self.draft_parallel_layout):
             block = self._drafter.draft(batch, window)
-        lattice = self._drafter.lattice(block, window.anchors)
+        noise = step_noise(
+            batch, window.prefix_lens, self._options.max_depth, self._target_worker.random_seed
+        )
+        lattice = self._drafter.lattice(block, window.anchors, batch.sampling_info, noise)
         tree = build_tree(
             lattice,
             window.anchors,
@@ -154,7 +158,7 @@ class DFlash2Worker(BaseSpecWorker):
         self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, tree.parents)
         layout = make_layout(tree, window.prefix_lens)
 
-        target = self._verifier.verify(batch, window, tree, layout, grammar_barrier)
+        target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
         self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
         verdict = walk(tree, target.tokens, self._options.max_depth)
         if batch.return_logprob:
