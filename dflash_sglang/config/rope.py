@@ -34,7 +34,7 @@ SCALINGS: Mapping[str, Mapping[str, bool]] = {
         "factor": True,
         "low_freq_factor": True,
         "high_freq_factor": True,
-        "original_max_position_embeddings": True,
+        "original_max_position_embeddings": False,
     },
 }
 # A drafter's positions are one-dimensional; there all M-RoPE sections turn by the same angle.
@@ -65,7 +65,7 @@ class RopeConfig:
             raise ConfigError(f"rope_theta must be a number above 1, got {theta!r}.")
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         kind = "default" if kind == "mrope" else kind
-        scaling = _scaling(parameters, kind)
+        scaling = _scaling(fields, parameters, kind)
         return cls(
             theta=float(theta),
             rotary_dim=_rotary_dim(fields, parameters, head_dim),
@@ -118,11 +118,14 @@ def _agree(fields: Fields, parameters: Mapping[str, Any], key: str) -> Any:
     return inside if inside is not None else beside
 
 
-def _scaling(parameters: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+def _scaling(fields: Fields, parameters: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     if kind not in SCALINGS:
         raise ConfigError(f"rope_type must be one of {', '.join(SCALINGS)}, got {kind!r}.")
     known = SCALINGS[kind]
     scaling = {key: parameters[key] for key in known if parameters.get(key) is not None}
+    length = "original_max_position_embeddings"
+    if length in known and (value := _agree(fields, parameters, length)) is not None:
+        scaling[length] = value  # some configs state it beside the rope parameters
     missing = [key for key, required in known.items() if required and key not in scaling]
     if missing:
         raise ConfigError(f"rope_type={kind!r} needs {', '.join(missing)}.")

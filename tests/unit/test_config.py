@@ -227,6 +227,15 @@ def test_mrope_section_over_the_whole_head_is_plain_rope() -> None:
     assert rope.kind == "default" and rope.rotary_dim == 16
 
 
+def test_original_length_of_yarn_may_stand_beside_its_parameters() -> None:
+    inside = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    beside = {"rope_type": "yarn", "factor": 4.0}
+    assert (
+        parse(rope_parameters=beside, original_max_position_embeddings=128).rope
+        == parse(rope_parameters=inside).rope
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "parts"),
     [
