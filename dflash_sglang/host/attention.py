@@ -41,14 +41,10 @@ class CPUAttentionBackend(AttentionBackend):
         if model_runner.model_config.is_encoder_decoder:
             raise ValueError("Attention backend dflash2_cpu expects a decoder-only model.")
         library.load()
-        self._pool = model_runner.token_to_kv_pool
-        self._table = model_runner.req_to_token_pool.req_to_token  # [requests, longest] int32
-        swa = isinstance(self._pool, SWAKVPool) and self._pool.swa_layer_nums > 0
-        self._swa_layers = (
-            {layer for layer, (_, windowed) in self._pool.layers_mapping.items() if windowed}
-            if swa
-            else set()
-        )
+        # Models look the pools up on the backend, under these names.
+        self.token_to_kv_pool = model_runner.token_to_kv_pool
+        self.req_to_token_pool = model_runner.req_to_token_pool
+        self._swa_layers = _layers_in_window_pool(self.token_to_kv_pool)
         self._plan: AttentionPlan | None = None
         self._write_loc: KVWriteLoc | None = None
 
@@ -57,11 +53,11 @@ class CPUAttentionBackend(AttentionBackend):
         if forward_batch.forward_mode.is_idle():
             self._plan = None
             return
-        self._plan = plan_batch(forward_batch, self._table)
+        self._plan = plan_batch(forward_batch, self.req_to_token_pool.req_to_token)
         loc = forward_batch.out_cache_loc
         swa_loc = None
         if self._swa_layers and loc is not None:
-            swa_loc = self._pool.translate_loc_from_full_to_swa(loc)
+            swa_loc = self.token_to_kv_pool.translate_loc_from_full_to_swa(loc)
         self._write_loc = KVWriteLoc(loc, swa_loc)
 
     def init_forward_metadata_out_graph(
@@ -104,14 +100,14 @@ class CPUAttentionBackend(AttentionBackend):
             [tokens, heads * v_head_dim], dtype of q.
         """
         if save_kv_cache and k is not None and v is not None:
-            self._pool.set_kv_buffer(layer, self._write_loc, k, v)
+            self.token_to_kv_pool.set_kv_buffer(layer, self._write_loc, k, v)
         plan = self._plan
         assert plan is not None
         out = q.new_empty(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
         paged_attention(
             q.view(-1, layer.tp_q_head_num, layer.qk_head_dim),
-            self._pool.get_key_buffer(layer.layer_id),
-            self._pool.get_value_buffer(layer.layer_id),
+            self.token_to_kv_pool.get_key_buffer(layer.layer_id),
+            self.token_to_kv_pool.get_value_buffer(layer.layer_id),
             out,
             plan,
             _mask_mode(layer, plan),
@@ -120,7 +116,9 @@ class CPUAttentionBackend(AttentionBackend):
             logit_cap=layer.logit_cap,
             sinks=None if sinks is None else sinks.float(),
             slot_map=(
-                self._pool.full_to_swa_index_mapping if layer.layer_id in self._swa_layers else None
+                self.token_to_kv_pool.full_to_swa_index_mapping
+                if layer.layer_id in self._swa_layers
+                else None
             ),
         )
         return out.view(q.shape[0], -1)
@@ -151,6 +149,12 @@ def plan_batch(forward_batch: ForwardBatch, slot_table: torch.Tensor) -> Attenti
         kv_lens = seq_lens
     rows = forward_batch.req_pool_indices.to(torch.int64)
     return AttentionPlan(slot_table, rows, q_starts, kv_lens, mask)
+
+
+def _layers_in_window_pool(pool: Any) -> set[int]:
+    if not isinstance(pool, SWAKVPool) or pool.swa_layer_nums == 0:
+        return set()
+    return {layer for layer, (_, windowed) in pool.layers_mapping.items() if windowed}
 
 
 def _block_mask(spec_info: Any, prefix_lens: torch.Tensor, width: int) -> BlockMask | None:
