@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from drafters import drafter_config
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_sglang.config import (
@@ -124,6 +124,7 @@ def test_a_field_may_stand_at_the_top_level_or_in_dflash_config() -> None:
     assert DFlash2Config.from_dict(flat) == DFlash2Config.from_dict(raw)
 
 
+@settings(deadline=None, max_examples=50)
 @given(field=st.sampled_from(["block_size", "mask_token_id", "selector_rank", "conv_group_size"]))
 def test_a_field_with_two_values_is_a_conflict(field: str) -> None:
     raw = drafter_config(conv=(2, 8), selector=(8, 4))

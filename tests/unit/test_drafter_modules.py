@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from drafters import drafter_config, random_weights
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_sglang.config import ConvConfig, DFlash2Config, SelectorConfig
@@ -39,6 +39,7 @@ def run(module: DFlash2Drafter, features: torch.Tensor, embeddings: torch.Tensor
     return module(embeddings, positions, DenseAttention(module.config, context))
 
 
+@settings(deadline=None, max_examples=50)
 @given(kernel=st.integers(1, 4), size=st.integers(1, 6), group=st.sampled_from([1, 2, 4]))
 def test_dynamic_convolution_follows_its_formula(kernel: int, size: int, group: int) -> None:
     torch.manual_seed(kernel * 10 + size)
@@ -87,6 +88,7 @@ def test_convolutions_start_as_the_identity(name: str) -> None:
     )
 
 
+@settings(deadline=None, max_examples=50)
 @given(bs=st.integers(1, 3), g=st.integers(1, 4), k=st.integers(1, 5), seed=st.integers(0, 99))
 def test_pair_scores_follow_their_formula(bs: int, g: int, k: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -118,6 +120,7 @@ def test_selector_starts_as_the_unary_ranking() -> None:
     assert torch.equal(scores, unary[:, :, None].expand_as(scores))
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     query=st.integers(0, 30),
     key=st.integers(0, 30),
