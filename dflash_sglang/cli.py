@@ -78,6 +78,22 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def inspect(
+    checkpoint: Annotated[Path, typer.Argument(help="The drafter's folder.")],
+    target: Annotated[Path | None, typer.Option(help="The target it should fit.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Describe a drafter: size, block, taps, convolution; with a target, everything that misfits.
+
+    Example: dflash2 inspect drafter/ --target Qwen3-4B/
+    """
+    from dflash_sglang import inspection
+
+    if not inspection.print_inspection(checkpoint, target, as_json=json):
+        raise typer.Exit(1)
+
+
 def _fail(sentence: str) -> NoReturn:
     typer.echo(sentence, err=True)
     sys.exit(1)

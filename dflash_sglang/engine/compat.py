@@ -62,6 +62,9 @@ RELIANCES: tuple[Reliance, ...] = (
         "sglang.srt.layers.radix_attention.RadixAttention", ("attn_type", "sliding_window_size")
     ),
     Reliance("sglang.srt.layers.logits_processor.LogitsProcessorOutput"),
+    Reliance(
+        "sglang.srt.layers.vocab_parallel_embedding.VocabParallelEmbedding._embed_local_shard"
+    ),
     Reliance("sglang.srt.layers.logprob_processor.compute_spec_logprobs", ("chain_stride",)),
     Reliance("sglang.srt.layers.sampler.Sampler.forward", ("sampling_info", "positions")),
     Reliance("sglang.srt.mem_cache.kv_index_translator.KVIndexTranslator.plan", ("write_virtual",)),

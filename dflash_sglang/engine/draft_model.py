@@ -90,6 +90,7 @@ class DFlash2DraftModel(nn.Module):
         check_tensors(loaded, parameters, self.config.name_or_path)
         for name, parameter in parameters.items():
             parameter.data.copy_(loaded[name])
+        self.drafter.freeze()
 
 
 class Installed(NamedTuple):

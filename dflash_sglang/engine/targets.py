@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sglang.srt.configs.hybrid_arch import mambaish_config
 
 from dflash_sglang.config import DFlash2Config
+from dflash_sglang.drafter.inspect import TargetFacts, target_mismatches
 
 if TYPE_CHECKING:
     from sglang.srt.configs.model_config import ModelConfig
@@ -21,39 +22,19 @@ def check_target(drafter: DFlash2Config, target: ModelConfig) -> None:
 
     Raises:
         TargetError: hidden size, depth or vocabulary do not fit, or the target keeps recurrent
-            state, which a tree of candidates cannot share.
+            state, which the branches of a tree cannot share.
     """
-    name = target.model_path
     if mambaish_config(target) is not None:
         raise TargetError(
-            f"dflash2 does not support hybrid targets yet: {name} keeps recurrent state between "
-            "tokens, which the branches of a tree would overwrite for each other."
+            f"dflash2 does not support hybrid targets yet: {target.model_path} keeps recurrent "
+            "state between tokens, which the branches of a tree would overwrite for each other."
         )
-    text: Any = target.hf_text_config
-    _expect(
-        drafter.hidden_size == text.hidden_size,
-        "hidden size",
-        drafter.hidden_size,
-        name,
-        text.hidden_size,
+    facts = TargetFacts(
+        name=target.model_path,
+        hidden_size=target.hf_text_config.hidden_size,
+        num_layers=target.hf_text_config.num_hidden_layers,
+        vocab_size=target.vocab_size,
     )
-    _expect(
-        drafter.vocab_size == target.vocab_size,
-        "vocabulary",
-        drafter.vocab_size,
-        name,
-        target.vocab_size,
-    )
-    deepest = max(drafter.target_layer_ids)
-    if deepest >= text.num_hidden_layers:
-        raise TargetError(
-            f"the drafter taps the target's layer {deepest} (counted from 0), but {name} has "
-            f"{text.num_hidden_layers} layers."
-        )
-
-
-def _expect(fits: bool, what: str, drafter: int, name: str, target: int) -> None:
-    if not fits:
-        raise TargetError(
-            f"this drafter was made for a target of {what} {drafter}, but {name} has {target}."
-        )
+    mismatches = target_mismatches(drafter, facts)
+    if mismatches:
+        raise TargetError(" ".join(mismatches))

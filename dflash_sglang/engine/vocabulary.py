@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.distributed.communication_op import tensor_model_parallel_all_gather
+from sglang.srt.distributed.parallel_state import get_tp_group
 from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
 from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from sglang.srt.lora.layers import unwrap_lora_layer
-from sglang.srt.runtime_context import get_parallel
 from torch import nn
 from torch.nn import functional
 
@@ -33,6 +32,7 @@ class TargetVocabulary:
         self._embedding = unwrap_lora_layer(model.get_input_embeddings())
         self._head = unwrap_lora_layer(getattr(model, "lm_head", None) or self._embedding)
         self._vocab_size = vocab_size
+        self._group = get_tp_group()  # the target's, which the vocabulary is split over
         if not isinstance(self._embedding, VocabParallelEmbedding | nn.Embedding):
             raise ValueError(
                 "dflash2 borrows the target's embedding: expected a VocabParallelEmbedding or an "
@@ -45,10 +45,12 @@ class TargetVocabulary:
         Raw, because a drafter is trained on them: a scale that the target applies behind the table
         (Gemma's square root of D) is the checkpoint's ``input_embedding_scale`` where it was used.
         """
-        # The base class's forward, so that a subclass's scale stays out.
-        if isinstance(self._embedding, VocabParallelEmbedding):
-            return VocabParallelEmbedding.forward(self._embedding, tokens)
-        return functional.embedding(tokens, self._embedding.weight)
+        if not isinstance(self._embedding, VocabParallelEmbedding):
+            return functional.embedding(tokens, self._embedding.weight)
+        # Not its forward: that reduces over whatever group is in force, and while a replicated
+        # drafter runs that is this rank alone.
+        rows = self._embedding._embed_local_shard(tokens)
+        return self._group.all_reduce(rows) if self._group.world_size > 1 else rows
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Head of the target: hidden [..., D] -> logits [..., V] in the head's dtype.
@@ -61,7 +63,7 @@ class TargetVocabulary:
         else:
             weight = self._head.weight
             logits = functional.linear(hidden.to(weight.dtype), weight)
-        if get_parallel().tp_size > 1:
-            logits = tensor_model_parallel_all_gather(logits, dim=-1)
+        if self._group.world_size > 1:
+            logits = self._group.all_gather(logits, dim=-1)
         # Padding of the vocabulary stands behind its last token.
         return logits[..., : self._vocab_size]
