@@ -1,10 +1,14 @@
-"""Tiny checkpoints, made once a session."""
+"""Tiny checkpoints and the servers over them, made once a session."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from dflash_sglang.bench.server import Server, running
 from tests.engine.checkpoints import save_random_drafter, save_target
+from tests.engine.servers import plain_server, speculative_server
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +19,26 @@ def tiny_drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_target("qwen3", tmp_path_factory.mktemp("qwen3"))
+
+
+class Trio(NamedTuple):
+    """The same target without speculation, with a chain and with a tree."""
+
+    plain: Server
+    chain: Server
+    tree: Server
+
+
+@pytest.fixture(scope="session")
+def trio(tiny_qwen3, tiny_drafter) -> Iterator[Trio]:
+    servers = Trio(
+        plain_server(tiny_qwen3),
+        speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "1"),
+        speculative_server(
+            tiny_qwen3,
+            tiny_drafter,
+            *("--speculative-num-draft-tokens", "16", "--speculative-eagle-topk", "12"),
+        ),
+    )
+    with running(*servers):
+        yield servers

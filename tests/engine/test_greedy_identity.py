@@ -1,11 +1,8 @@
 """Greedy tokens of a dflash2 server equal those of SGLang without speculation."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import pytest
 
-from dflash_sglang.bench.server import Server, running
+from dflash_sglang.bench.server import running
 from tests.engine.checkpoints import TARGETS, VOCAB, save_target
 from tests.engine.servers import plain_server, speculative_server
 from tests.engine.traffic import Generation, differences, generate_all, make_prompts
@@ -13,29 +10,6 @@ from tests.engine.traffic import Generation, differences, generate_all, make_pro
 TIE = 1e-4  # nats; in float32 two computations of one logit differ by less
 
 pytestmark = pytest.mark.server
-
-
-class Trio(NamedTuple):
-    """The same target without speculation, with a chain and with a tree."""
-
-    plain: Server
-    chain: Server
-    tree: Server
-
-
-@pytest.fixture(scope="module")
-def trio(tiny_qwen3, tiny_drafter) -> Iterator[Trio]:
-    servers = Trio(
-        plain_server(tiny_qwen3),
-        speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "1"),
-        speculative_server(
-            tiny_qwen3,
-            tiny_drafter,
-            *("--speculative-num-draft-tokens", "16", "--speculative-eagle-topk", "12"),
-        ),
-    )
-    with running(*servers):
-        yield servers
 
 
 @pytest.fixture(scope="module")
