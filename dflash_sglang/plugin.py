@@ -20,10 +20,11 @@ def register() -> None:
         return
 
     from dflash_sglang import algorithm, host
-    from dflash_sglang.engine import capture, flags, requests
+    from dflash_sglang.engine import capture, flags, graphs, requests
 
     host.register()
     flags.register()
     capture.register()
+    graphs.register()
     requests.register()
     algorithm.register()

@@ -41,7 +41,7 @@ RELIANCES: tuple[Reliance, ...] = (
     ),
     Reliance(f"{_SPEC}.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", ("batch",)),
     Reliance(f"{_SPEC}.dflash_utils.apply_dflash_verify_logits_adjustments", ("draft_token_num",)),
-    Reliance(f"{_SPEC}.dflash_utils.resolve_dflash_verify_mask_policy"),
+    Reliance(f"{_SPEC}.dflash_utils.resolve_dflash_verify_mask_policy", ("attn_backend",)),
     Reliance(f"{_SPEC}.spec_utils.GrammarTree.from_device"),
     Reliance(f"{_SPEC}.spec_utils.build_grammar_vocab_mask", ("reqs", "tree", "barrier")),
     Reliance(f"{_SPEC}.spec_tp_sync.SpecTpSync.sync", ("site", "values")),

@@ -81,7 +81,7 @@ def test_a_cached_prefix_is_cached_for_the_drafter_too(trio):
     # The same drafts are accepted at the same places: the drafter's context is the same.
     assert again.meta["spec_verify_ct"] == first.meta["spec_verify_ct"]
 
-    half = prompt[:150] + [1, 2, 3]
+    half = [*prompt[:150], 1, 2, 3]
     got = generate(trio.tree, half, 64)
     assert got.meta["cached_tokens"] >= 140
     assert got.token_ids == generate(trio.plain, half, 64).token_ids

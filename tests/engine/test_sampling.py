@@ -1,4 +1,4 @@
-"""Sampled requests: a seed decides the tokens, whatever is speculated and whoever shares the batch."""
+"""Sampled requests: a seed decides the tokens, whatever is speculated beside it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
