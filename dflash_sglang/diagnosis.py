@@ -38,7 +38,9 @@ def print_diagnosis() -> bool:
 
 
 def _versions() -> Finding:
-    found = f"dflash-sglang {__version__}, SGLang {compat.sglang_version()}, torch {torch.__version__}"
+    found = (
+        f"dflash-sglang {__version__}, SGLang {compat.sglang_version()}, torch {torch.__version__}"
+    )
     tested = compat.sglang_version() == compat.TESTED_VERSION
     note = "" if tested else f" (tested with SGLang {compat.TESTED_VERSION})"
     return Finding("versions", found + note, good=True)
