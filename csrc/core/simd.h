@@ -115,12 +115,38 @@ inline void store(Float16* p, Vec v) {
 #endif
 }
 
-// The first `count` (< 16) elements; the other lanes are zero.
+// The first `count` (<= 16) elements; the other lanes are zero.
 template <typename T>
 inline Vec load_partial(const T* p, int count) {
   T padded[kLanes] = {};
   std::memcpy(padded, p, count * sizeof(T));
   return load(padded);
+}
+
+// 32 elements as two vectors, in an order that is the cheapest for the type and the same for every
+// load of that type: enough for sums over all of them.
+constexpr int kPair = 2 * kLanes;
+struct VecPair {
+  Vec first, second;
+};
+
+template <typename T>
+inline VecPair load_pair(const T* p) {
+  return {load(p), load(p + kLanes)};
+}
+
+inline VecPair load_pair(const BFloat16* p) {
+  VecI raw;  // each lane holds two numbers; the upper half of a float is a bfloat16
+  std::memcpy(&raw, p, sizeof(raw));
+  return {(Vec)(raw << 16), (Vec)(raw & int32_t(0xffff0000))};
+}
+
+// The first `count` (<= 32) elements, zeros behind them.
+template <typename T>
+inline VecPair load_pair_partial(const T* p, int count) {
+  T padded[kPair] = {};
+  std::memcpy(padded, p, count * sizeof(T));
+  return load_pair(padded);
 }
 
 template <typename T>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from dflash_sglang.kernels import build
 
 NAMESPACE = "dflash2"
+_OPERATOR_MODULES = ("attention", "linear")
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -48,6 +50,8 @@ def load() -> str:
         KernelBuildError: the kernels could not be compiled.
         ValueError: ``DFLASH2_KERNELS`` is neither.
     """
+    for module in _OPERATOR_MODULES:
+        import_module(f"{__package__}.{module}")
     mode = build.kernel_mode()
     if mode == "compiled":
         torch.ops.load_library(str(build.build_library()))
