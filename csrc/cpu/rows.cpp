@@ -1,0 +1,179 @@
+// Launchers of core/rows.h, and the write of keys and values to their slots.
+#include "../core/rows.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <vector>
+
+#include "parallel.h"
+
+namespace dflash2 {
+namespace {
+
+constexpr int64_t kSerialElements = 1 << 16;
+
+template <typename Body>
+void for_each_row(int64_t rows, int64_t width, const Body& body) {
+  if (rows * width < kSerialElements) {
+    for (int64_t r = 0; r < rows; ++r) body(r);
+  } else {
+    at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) body(r);
+    });
+  }
+}
+
+// Calls function(T{}) with the storage type of a tensor.
+template <typename Function>
+auto with_type(const at::Tensor& tensor, const char* name, const Function& function) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return function(float{});
+    case at::kBFloat16:
+      return function(BFloat16{});
+    case at::kHalf:
+      return function(Float16{});
+    default:
+      TORCH_CHECK_VALUE(false, name, " takes float32, bfloat16 or float16, got ",
+                        tensor.scalar_type());
+  }
+}
+
+// Rows of a tensor of two or three dimensions whose last one is contiguous.
+struct Rows {
+  int64_t outer, inner, outer_stride, inner_stride, width;
+
+  explicit Rows(const at::Tensor& x, const char* name)
+      : outer(x.size(0)),
+        inner(x.dim() == 3 ? x.size(1) : 1),
+        outer_stride(x.stride(0)),
+        inner_stride(x.dim() == 3 ? x.stride(1) : 0),
+        width(x.size(-1)) {
+    TORCH_CHECK_VALUE((x.dim() == 2 || x.dim() == 3) && x.stride(-1) == 1, name,
+                      " takes two or three dimensions, the last one contiguous, got ", x.sizes());
+  }
+  int64_t count() const { return outer * inner; }
+  int64_t offset(int64_t row) const {
+    return row / inner * outer_stride + row % inner * inner_stride;
+  }
+};
+
+at::Tensor rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                    const at::Tensor& weight, double eps, double weight_offset,
+                    bool round_normalized, bool round_sum) {
+  const Rows rows(x, "rms_norm");
+  TORCH_CHECK_VALUE(weight.numel() == rows.width && weight.scalar_type() == x.scalar_type() &&
+                        weight.is_contiguous(),
+                    "rms_norm expects ", rows.width, " weights of x's dtype, got ", weight.sizes(),
+                    " ", weight.scalar_type());
+  TORCH_CHECK_VALUE(
+      !residual || (residual->sizes() == x.sizes() && residual->dim() == 2 &&
+                    residual->scalar_type() == x.scalar_type() && residual->stride(1) == 1),
+      "rms_norm expects a residual of x's two dimensions and dtype");
+  const NormStyle style{float(eps), float(weight_offset), round_normalized, round_sum};
+  at::Tensor out = at::empty(x.sizes(), x.options());
+  with_type(x, "rms_norm", [&](auto type) {
+    using T = decltype(type);
+    const T* in = static_cast<const T*>(x.const_data_ptr());
+    T* added = residual ? static_cast<T*>(residual->mutable_data_ptr()) : nullptr;
+    const int64_t added_stride = residual ? residual->stride(0) : 0;
+    const T* scales = static_cast<const T*>(weight.const_data_ptr());
+    T* result = static_cast<T*>(out.mutable_data_ptr());
+    for_each_row(rows.count(), rows.width, [&](int64_t r) {
+      thread_local std::vector<float> sums;
+      if (int64_t(sums.size()) < rows.width) sums.resize(rows.width);
+      rms_norm_row<T>(in + rows.offset(r), added ? added + r * added_stride : nullptr, scales,
+                      result + r * rows.width, rows.width, style, sums.data());
+    });
+  });
+  return out;
+}
+
+void rotary_embedding(const at::Tensor& positions, const at::Tensor& q, const at::Tensor& k,
+                      int64_t head_size, const at::Tensor& cos_sin_cache, bool neox) {
+  const int64_t half = cos_sin_cache.size(1) / 2;
+  TORCH_CHECK_VALUE(positions.scalar_type() == at::kLong && positions.is_contiguous() &&
+                        cos_sin_cache.stride(1) == 1 && 2 * half <= head_size,
+                    "rotary_embedding expects int64 positions and a cache of at most ", head_size,
+                    " columns");
+  const auto rotate = [&](const at::Tensor& x) {
+    TORCH_CHECK_VALUE(x.dim() == 2 && x.stride(1) == 1 && x.size(1) % head_size == 0 &&
+                          x.size(0) == positions.numel(),
+                      "rotary_embedding expects [", positions.numel(), ", heads * ", head_size,
+                      "], got ", x.sizes());
+    with_type(x, "rotary_embedding", [&](auto x_type) {
+      with_type(cos_sin_cache, "rotary_embedding", [&](auto cache_type) {
+        using T = decltype(x_type);
+        using C = decltype(cache_type);
+        T* data = static_cast<T*>(x.mutable_data_ptr());
+        const C* cache = static_cast<const C*>(cos_sin_cache.const_data_ptr());
+        const int64_t* position = positions.const_data_ptr<int64_t>();
+        for_each_row(x.size(0), x.size(1), [&](int64_t t) {
+          const C* cos = cache + position[t] * cos_sin_cache.stride(0);
+          for (int64_t h = 0; h < x.size(1); h += head_size) {
+            rotate_head(data + t * x.stride(0) + h, cos, cos + half, half, neox);
+          }
+        });
+      });
+    });
+  };
+  rotate(q);
+  rotate(k);
+}
+
+at::Tensor gated_activation(const at::Tensor& x, int64_t activation) {
+  const int64_t width = x.size(-1) / 2;
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = width;
+  const at::Tensor rows = x.contiguous();
+  at::Tensor out = at::empty(shape, x.options());
+  with_type(x, "gated_activation", [&](auto type) {
+    using T = decltype(type);
+    const T* in = static_cast<const T*>(rows.const_data_ptr());
+    T* result = static_cast<T*>(out.mutable_data_ptr());
+    for_each_row(out.numel() / std::max<int64_t>(1, width), 4 * width, [&](int64_t r) {
+      gated_activation_row(in + 2 * r * width, result + r * width, width, Activation(activation));
+    });
+  });
+  return out;
+}
+
+void store_kv(const at::Tensor& k, const at::Tensor& v, at::Tensor& k_cache, at::Tensor& v_cache,
+              const at::Tensor& slots) {
+  TORCH_CHECK_VALUE(slots.scalar_type() == at::kLong && slots.is_contiguous(),
+                    "store_kv expects int64 slots");
+  const int64_t* slot = slots.const_data_ptr<int64_t>();
+  const auto write = [&](const at::Tensor& x, at::Tensor& cache) {
+    const int64_t bytes = cache[0].numel() * cache.element_size();
+    TORCH_CHECK_VALUE(x.scalar_type() == cache.scalar_type() && cache[0].is_contiguous() &&
+                          x.size(0) == slots.numel() && x[0].numel() * x.element_size() == bytes,
+                      "store_kv expects rows like the cache's");
+    const at::Tensor rows = x[0].is_contiguous() ? x : x.contiguous();
+    const char* from = static_cast<const char*>(rows.const_data_ptr());
+    char* to = static_cast<char*>(cache.mutable_data_ptr());
+    const int64_t from_stride = rows.stride(0) * rows.element_size();
+    const int64_t to_stride = cache.stride(0) * cache.element_size();
+    for (int64_t i = 0; i < slots.numel(); ++i) {
+      TORCH_CHECK_INDEX(slot[i] >= 0 && slot[i] < cache.size(0), "store_kv: slot ", slot[i],
+                        " is outside of the cache of ", cache.size(0));
+      std::memcpy(to + slot[i] * to_stride, from + i * from_stride, bytes);
+    }
+  };
+  if (slots.numel() == 0) return;
+  write(k, k_cache);
+  write(v, v_cache);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(dflash2, CPU, m) {
+  m.impl("rms_norm", rms_norm);
+  m.impl("rotary_embedding", rotary_embedding);
+  m.impl("gated_activation", gated_activation);
+  m.impl("store_kv", store_kv);
+}
+
+}  // namespace dflash2
