@@ -100,6 +100,9 @@ def train_command(
     weight_decay: float = 0.01,
     selector_weight: float = 1.0,
     precision: Annotated[str, typer.Option(help="fp32 or bf16")] = "fp32",
+    compile: Annotated[
+        bool, typer.Option(help="torch.compile: slow start, faster steps; needs a C++ compiler")
+    ] = False,
     head_rows: Annotated[
         int | None, typer.Option(help="train on the most frequent rows of the head only")
     ] = None,
@@ -152,6 +155,7 @@ def train_command(
         weight_decay=weight_decay,
         selector_weight=selector_weight,
         precision=one_of(precision, "precision", ("fp32", "bf16")),
+        compiled=compile,
         head_rows=head_rows,
         sampled_rows=sampled_rows,
         seed=seed,

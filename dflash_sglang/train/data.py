@@ -14,6 +14,9 @@ from .anchors import anchor_range, draw_anchors
 from .errors import DataError
 from .store import Manifest, Shard, read_shard
 
+# Batches whose texts are sorted by length together.
+_WINDOW = 16
+
 
 class Sample(NamedTuple):
     """One prompt and its response."""
@@ -52,12 +55,16 @@ class CaptureDataset:
         self.max_length = max_length
         self._shards = [read_shard(Path(folder) / name) for name in self.manifest.shards]
         self._places: list[tuple[int, int]] = []  # (shard, sample within it)
+        lengths: list[Tensor] = []
         longest = 0
         for index, shard in enumerate(self._shards):
             ends = (shard.offsets[1:] - shard.offsets[:-1]).clamp(max=max_length)
-            answers = (ends - shard.response_starts).tolist()
-            longest = max([longest, *answers])
-            self._places += [(index, i) for i, answer in enumerate(answers) if answer >= 2]
+            answers = ends - shard.response_starts  # [S]
+            usable = (answers >= 2).nonzero()[:, 0]
+            longest = max([longest, *answers.tolist()])
+            self._places += [(index, i) for i in usable.tolist()]
+            lengths.append(ends[usable])
+        self.lengths = torch.cat(lengths)  # [samples] int64 tokens of each
         if longest < block_size:
             raise DataError(
                 f"{folder}: no response is as long as a block of {block_size} tokens "
@@ -97,8 +104,9 @@ class CaptureDataset:
 class BatchSchedule:
     """Which samples and anchors make up micro-batch m, for every m, without state.
 
-    Each epoch is a permutation of the data drawn from (seed, epoch); an incomplete last batch of an
-    epoch is left out. With fewer samples than a batch, an epoch is one batch of all of them.
+    Each epoch is a permutation of the data drawn from (seed, epoch), in which texts of similar
+    length are neighbours within windows of a few batches, so that padding is small; an incomplete
+    last batch is left out. With fewer samples than a batch, an epoch is one batch of all of them.
 
     Args:
         pad_to: sequences are padded to a multiple of it, so that few shapes occur.
@@ -115,21 +123,33 @@ class BatchSchedule:
         self.dataset, self.anchors, self.seed, self.pad_to = dataset, anchors, seed, pad_to
         self.sequences = min(sequences, len(dataset))
         self.batches_per_epoch = len(dataset) // self.sequences
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+        self._epoch, self._batches = -1, torch.empty(0, sequences, dtype=torch.int64)
 
     def __getitem__(self, micro_batch: int) -> Batch:
         epoch, index = divmod(micro_batch, self.batches_per_epoch)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._order = torch.randperm(len(self.dataset), generator=generator)
-            self._epoch = epoch
-        chosen = self._order[index * self.sequences : (index + 1) * self.sequences].tolist()
+            self._epoch, self._batches = epoch, self._draw_epoch(epoch)
+        chosen = self._batches[index].tolist()
         samples = [self.dataset[i] for i in chosen]
         anchors = [
             draw_anchors(s.response_start, len(s.tokens), self.anchors, self.seed, epoch, i)
             for i, s in zip(chosen, samples, strict=True)
         ]
         return collate(samples, anchors, self.pad_to)
+
+    def _draw_epoch(self, epoch: int) -> Tensor:
+        """Samples of every batch of an epoch, [batches, sequences] int64."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.dataset), generator=generator)
+        order = order[: self.batches_per_epoch * self.sequences]
+        lengths = self.dataset.lengths
+        windows = [
+            part[lengths[part].argsort(stable=True)]
+            for part in order.split(_WINDOW * self.sequences)
+        ]
+        batches = torch.cat(windows).view(-1, self.sequences)
+        # Otherwise every window would go from short texts to long ones.
+        return batches[torch.randperm(len(batches), generator=generator)]
 
 
 def all_anchors(sample: Sample) -> Tensor:

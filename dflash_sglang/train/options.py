@@ -30,6 +30,7 @@ class TrainOptions:
     precision: Precision = "fp32"  # of the forward; weights and optimizer are fp32 always
     head_rows: int | None = None  # most frequent rows of the head that are trained on; None: all
     sampled_rows: int = 0  # further rows drawn each step as negatives
+    compiled: bool = False  # torch.compile: a minute or two at the start, then faster steps
     seed: int = 0
 
     evaluate_every: int = 500  # steps

@@ -68,6 +68,8 @@ class Trainer:
             mixed_precision="bf16" if options.precision == "bf16" else "no",
             gradient_accumulation_steps=options.gradient_accumulation,
         )
+        if options.compiled:
+            objective.compile()
         self.model, self.stepper = self.accelerator.prepare(objective, self.optimizer)
         self.batches = BatchSchedule(dataset, options.sequences, options.anchors, options.seed)
         self.rows = row_sampler(dataset, options)
