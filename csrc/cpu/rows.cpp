@@ -93,17 +93,16 @@ at::Tensor rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& residu
 }
 
 void rotary_embedding(const at::Tensor& positions, const at::Tensor& q, const at::Tensor& k,
-                      int64_t head_size, const at::Tensor& cos_sin_cache, bool neox) {
+                      const at::Tensor& cos_sin_cache, bool neox) {
   const int64_t half = cos_sin_cache.size(1) / 2;
   TORCH_CHECK_VALUE(positions.scalar_type() == at::kLong && positions.is_contiguous() &&
-                        cos_sin_cache.stride(1) == 1 && 2 * half <= head_size,
-                    "rotary_embedding expects int64 positions and a cache of at most ", head_size,
-                    " columns");
+                        cos_sin_cache.dim() == 2 && cos_sin_cache.stride(1) == 1,
+                    "rotary_embedding expects int64 positions and a cache of two dimensions");
   const auto rotate = [&](const at::Tensor& x) {
-    TORCH_CHECK_VALUE(x.dim() == 2 && x.stride(1) == 1 && x.size(1) % head_size == 0 &&
-                          x.size(0) == positions.numel(),
-                      "rotary_embedding expects [", positions.numel(), ", heads * ", head_size,
-                      "], got ", x.sizes());
+    const Rows heads(x, "rotary_embedding");
+    TORCH_CHECK_VALUE(x.dim() == 3 && heads.width >= 2 * half && heads.outer == positions.numel(),
+                      "rotary_embedding expects [", positions.numel(), ", heads, at least ",
+                      2 * half, "], got ", x.sizes());
     with_type(x, "rotary_embedding", [&](auto x_type) {
       with_type(cos_sin_cache, "rotary_embedding", [&](auto cache_type) {
         using T = decltype(x_type);
@@ -111,11 +110,9 @@ void rotary_embedding(const at::Tensor& positions, const at::Tensor& q, const at
         T* data = static_cast<T*>(x.mutable_data_ptr());
         const C* cache = static_cast<const C*>(cos_sin_cache.const_data_ptr());
         const int64_t* position = positions.const_data_ptr<int64_t>();
-        for_each_row(x.size(0), x.size(1), [&](int64_t t) {
-          const C* cos = cache + position[t] * cos_sin_cache.stride(0);
-          for (int64_t h = 0; h < x.size(1); h += head_size) {
-            rotate_head(data + t * x.stride(0) + h, cos, cos + half, half, neox);
-          }
+        for_each_row(heads.count(), heads.width, [&](int64_t r) {
+          const C* cos = cache + position[r / heads.inner] * cos_sin_cache.stride(0);
+          rotate_head(data + heads.offset(r), cos, cos + half, half, neox);
         });
       });
     });

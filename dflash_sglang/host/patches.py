@@ -7,11 +7,18 @@ and only in processes that run the CPU engine.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+
+from dflash_sglang.host import layers
+from dflash_sglang.kernels import library
+from dflash_sglang.kernels.build import KernelBuildError
+
+logger = logging.getLogger(__name__)
 
 ATTENTION_BACKEND = "dflash2_cpu"
 
@@ -31,7 +38,7 @@ def register() -> None:
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for patch in PATCHES:
+    for patch in (*PATCHES, *(LAYER_PATCHES if _kernels_compiled() else ())):
         HookRegistry.register(patch.target, patch.function, HookType[patch.kind])
     for names in (
         choices.ATTENTION_BACKEND_CHOICES,
@@ -42,6 +49,14 @@ def register() -> None:
         if ATTENTION_BACKEND not in names:
             names.append(ATTENTION_BACKEND)
     register_attention_backend(ATTENTION_BACKEND)(_create_attention_backend)
+
+
+def _kernels_compiled() -> bool:
+    try:
+        return library.load() == "compiled"
+    except KernelBuildError as error:
+        logger.error("SGLang runs on its own CPU operations only. %s", error)
+        return False
 
 
 def _create_attention_backend(runner: Any) -> Any:
@@ -128,5 +143,70 @@ PATCHES = (
         "AROUND",
         _handle_cpu_backends,
         "without AMX the default would be torch_native, which has neither tree masks nor sinks",
+    ),
+)
+
+# These need the compiled kernels; SGLang's own code is the reference for them.
+LAYER_PATCHES = (
+    Patch(
+        "sglang.srt.layers.layernorm.RMSNorm.forward_native",
+        "AROUND",
+        layers.rms_norm,
+        "seven small operations without AMX; one kernel",
+    ),
+    Patch(
+        "sglang.srt.layers.layernorm.GemmaRMSNorm.forward_native",
+        "AROUND",
+        layers.gemma_rms_norm,
+        "as RMSNorm",
+    ),
+    Patch(
+        "sglang.srt.layers.layernorm.Gemma3RMSNorm.forward_native",
+        "AROUND",
+        layers.gemma_rms_norm,
+        "as RMSNorm",
+    ),
+    Patch(
+        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native",
+        "AROUND",
+        layers.rotary_embedding,
+        "some twenty small operations without AMX, rounding between them; one kernel",
+    ),
+    Patch(
+        "sglang.srt.layers.activation.SiluAndMul.forward_native",
+        "AROUND",
+        layers.silu_and_mul,
+        "two operations without AMX, rounding between them; one kernel",
+    ),
+    Patch(
+        "sglang.srt.layers.activation.GeluAndMul.forward_native",
+        "AROUND",
+        layers.gelu_and_mul,
+        "as SiluAndMul",
+    ),
+    Patch(
+        "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply",
+        "AROUND",
+        layers.linear,
+        "PyTorch's product is slow in bfloat16 without AMX, and in float32 the bits of a row "
+        "depend on how many rows there are",
+    ),
+    Patch(
+        "sglang.srt.layers.quantization.unquant.UnquantizedEmbeddingMethod.apply",
+        "AROUND",
+        layers.linear,
+        "as UnquantizedLinearMethod",
+    ),
+    Patch(
+        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head",
+        "AROUND",
+        layers.lm_head,
+        "as UnquantizedLinearMethod",
+    ),
+    Patch(
+        "sglang.srt.mem_cache.memory_pool._set_kv_buffer_impl",
+        "AROUND",
+        layers.store_kv,
+        "two indexed assignments without AMX; one kernel",
     ),
 )

@@ -54,7 +54,6 @@ def rotary_embedding(
     positions: torch.Tensor,
     q: torch.Tensor,
     k: torch.Tensor,
-    head_size: int,
     cos_sin_cache: torch.Tensor,
     neox: bool,
 ) -> None:
@@ -62,16 +61,15 @@ def rotary_embedding(
 
     Args:
         positions: [tokens] int64.
-        q: [tokens, heads * head_size]; written.
-        k: [tokens, kv_heads * head_size]; written.
-        head_size: of which the first ``cos_sin_cache.shape[1]`` elements are rotated.
+        q: [tokens, heads, head_dim], of which the first rotary_dim elements are rotated; written.
+        k: [tokens, kv_heads, head_dim]; written.
         cos_sin_cache: [positions, rotary_dim], cosines then sines.
         neox: pairs are (i, i + rotary_dim / 2), otherwise (2i, 2i + 1).
 
     Raises:
         ValueError: shapes or dtypes that do not fit together.
     """
-    torch.ops.dflash2.rotary_embedding(positions, q, k, head_size, cos_sin_cache, neox)
+    torch.ops.dflash2.rotary_embedding(positions, q, k, cos_sin_cache, neox)
 
 
 def gated_activation(x: torch.Tensor, activation: Activation) -> torch.Tensor:
@@ -125,14 +123,13 @@ def _rotary_embedding_reference(
     positions: torch.Tensor,
     q: torch.Tensor,
     k: torch.Tensor,
-    head_size: int,
     cos_sin_cache: torch.Tensor,
     neox: bool,
 ) -> None:
     cos, sin = cos_sin_cache[positions].float().unsqueeze(1).chunk(2, -1)  # [tokens, 1, half]
     rotary_dim = cos_sin_cache.shape[1]
     for x in (q, k):
-        heads = x.unflatten(1, (-1, head_size))[..., :rotary_dim]  # a view: written through
+        heads = x[..., :rotary_dim]  # a view: written through
         pairs = heads.float()
         a, b = pairs.chunk(2, -1) if neox else (pairs[..., ::2], pairs[..., 1::2])
         rotated = (a * cos - b * sin, b * cos + a * sin)
@@ -167,8 +164,8 @@ library.define(
 )
 library.define(
     library.Operator(
-        "rotary_embedding(Tensor positions, Tensor(a!) q, Tensor(b!) k, int head_size, "
-        "Tensor cos_sin_cache, bool neox) -> ()",
+        "rotary_embedding(Tensor positions, Tensor(a!) q, Tensor(b!) k, Tensor cos_sin_cache, "
+        "bool neox) -> ()",
         reference=_rotary_embedding_reference,
         fake=lambda *_: None,
     )

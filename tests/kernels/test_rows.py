@@ -68,13 +68,14 @@ def test_rotary_embedding_equals_reference(tokens, sizes, dtype, cache_dtype, ne
     wide = _normal(8, tokens, 6 * head_size, dtype=dtype)
     expected_wide = wide.clone()
 
-    def queries_and_keys(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x[:, : 4 * head_size], x[:, 4 * head_size :]
+    def queries_and_keys(x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            part.unflatten(1, (-1, head_size))
+            for part in x.split([4 * head_size, 2 * head_size], 1)
+        ]
 
-    rows.rotary_embedding(positions, *queries_and_keys(wide), head_size, cache, neox)
-    rows._rotary_embedding_reference(
-        positions, *queries_and_keys(expected_wide), head_size, cache, neox
-    )
+    rows.rotary_embedding(positions, *queries_and_keys(wide), cache, neox)
+    rows._rotary_embedding_reference(positions, *queries_and_keys(expected_wide), cache, neox)
     _close(wide, expected_wide)
 
 
