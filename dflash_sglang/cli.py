@@ -97,3 +97,7 @@ def inspect(
 def _fail(sentence: str) -> NoReturn:
     typer.echo(sentence, err=True)
     sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

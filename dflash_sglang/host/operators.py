@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import torch
 
+from dflash_sglang.verify.noise import hash_columns
+
 _NAMESPACE = "sgl_kernel"
 
 # torch.library unregisters its operators when the Library object dies.
@@ -34,6 +36,8 @@ def define_missing() -> list[str]:
         if not hasattr(torch.ops.sgl_kernel, name):
             _library.define(schema)
             _library.impl(name, function, "CPU")
+            if name in _SHAPES:
+                torch.library.register_fake(f"{_NAMESPACE}::{name}", _SHAPES[name])
             defined.append(name)
     return defined
 
@@ -130,6 +134,20 @@ def _ragged_cells(
     return rows, columns
 
 
+def murmur_hash32(
+    seed: torch.Tensor,  # [n] uint64
+    positions: torch.Tensor,  # [n] int64
+    col_indices: torch.Tensor,  # [m] int64, 0 to m - 1
+) -> torch.Tensor:
+    """Hash of every (seed, position) with every column, [n, m] uint32: seeded sampling's noise."""
+    columns = col_indices.shape[0]
+    return hash_columns(seed.view(torch.int64), positions, columns).to(torch.uint32)
+
+
+def _murmur_hash32_shape(seed, positions, col_indices):
+    return torch.empty((seed.shape[0], col_indices.shape[0]), dtype=torch.uint32)
+
+
 _OPERATORS: dict[str, Callable] = {
     "assign_extend_cache_locs_cpu(Tensor req_pool_indices, Tensor req_to_token, "
     "Tensor start_offset, Tensor end_offset, Tensor(a!) out_cache_loc, int pool_len) -> ()": (
@@ -147,6 +165,12 @@ _OPERATORS: dict[str, Callable] = {
     "Tensor(a!) bonus_tokens, int accept_stride) -> ()": fill_bonus_tokens,
     "fill_accept_out_cache_loc_cpu(Tensor accept_index, Tensor out_cache_loc, "
     "Tensor(a!) accept_out_cache_loc) -> ()": fill_accept_out_cache_loc,
+    "murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor": (
+        murmur_hash32
+    ),
     "copy_all_layer_kv_cache_cpu(Tensor data_ptrs, Tensor strides, Tensor tgt_loc, "
     "Tensor src_loc) -> ()": copy_all_layer_kv_cache,
 }
+
+# For operators that return a tensor: what SGLang's compiled functions see of them.
+_SHAPES: dict[str, Callable] = {"murmur_hash32_cpu": _murmur_hash32_shape}

@@ -24,7 +24,7 @@ def crowded(tiny_qwen3, tiny_drafter) -> Iterator[Server]:
         tiny_qwen3,
         tiny_drafter,
         *("--speculative-eagle-topk", "12", "--chunked-prefill-size", "64"),
-        *("--enable-mixed-chunk", "--max-total-tokens", "2500", "--max-running-requests", "12"),
+        *("--enable-mixed-chunk", "--max-total-tokens", "1500", "--max-running-requests", "12"),
     )
     with server:
         yield server
@@ -89,9 +89,9 @@ def test_a_cached_prefix_is_cached_for_the_drafter_too(trio):
 
 def test_crowded_batches_with_chunked_prefill_keep_their_tokens(trio, crowded):
     """Prefill chunks beside running requests, and requests retracted and resumed for want of KV."""
-    prompts = make_prompts(24, VOCAB - 1, longest=400, seed=5)
-    expected = generate_all(trio.plain, prompts, 160, concurrency=4)
-    got = generate_all(crowded, prompts, 160, concurrency=12)
+    prompts = make_prompts(16, VOCAB - 1, longest=250, seed=5)
+    expected = generate_all(trio.plain, prompts, 96, concurrency=4)
+    got = generate_all(crowded, prompts, 96, concurrency=12)
     assert [answer.token_ids for answer in got] == [answer.token_ids for answer in expected]
     log = crowded.log.read_text(errors="replace")
     assert "Retract" in log or "retract" in log, "the server was not crowded enough to retract"
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_frees_its_slots_and_disturbs_nobody(trio, crowded)
         stays.start()
         body = {
             "input_ids": [4, 4, 4],
-            "sampling_params": {"max_new_tokens": 1500, "temperature": 0, "ignore_eos": True},
+            "sampling_params": {"max_new_tokens": 1000, "temperature": 0, "ignore_eos": True},
             "stream": True,
         }
         with client.stream("POST", f"{crowded.url}/generate", json=body) as stream:

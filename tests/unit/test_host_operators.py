@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.host import operators
+from dflash_sglang.verify.noise import hash_columns
 
 POOL, CONTEXT = 6, 40
 
@@ -88,3 +89,13 @@ def test_overlapping_kv_moves_read_all_sources_first():
 def test_operators_are_defined_once():
     operators.define_missing()
     assert operators.define_missing() == []
+
+
+def test_murmur_hash_is_that_of_sglangs_seeded_sampler():
+    # tests/unit/test_verify_target.py holds hash_columns against SGLang's own kernel.
+    seeds = torch.tensor([0, 7, 2**63 - 1], dtype=torch.int64).view(torch.uint64)
+    positions = torch.tensor([0, 5, 2047])
+    hashed = operators.murmur_hash32(seeds, positions, torch.arange(11))
+    assert hashed.dtype == torch.uint32
+    expected = hash_columns(seeds.view(torch.int64), positions, 11)
+    assert torch.equal(hashed.to(torch.int64), expected)
