@@ -158,6 +158,11 @@ def save_final(out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenize
     )
     served.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    described = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
+    # Without its indentation the file takes 0.1 MB instead of 0.26; the repository carries it.
+    (out / "tokenizer.json").write_text(
+        json.dumps(described, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+    )
 
 
 def batches(rows: Rows, plan: Plan, first: int) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -1,12 +1,13 @@
 """Training the demo target: schedule, optimizer, resuming."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 import torch
 from torch import nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from dflash_sglang.demo.corpus import conversations
 from dflash_sglang.demo.optimizer import Optimizer, orthogonalised
 from dflash_sglang.demo.target import (
     Plan,
@@ -14,7 +15,9 @@ from dflash_sglang.demo.target import (
     rate_factor,
     response_loss,
     save_checkpoint,
+    save_final,
 )
+from dflash_sglang.demo.tokenizer import train_tokenizer
 
 PLAN = Plan(steps=6, batch=2, learning_rate=0.02, warmup=2, seed=0)
 
@@ -33,6 +36,12 @@ def tiny_model() -> Qwen3ForCausalLM:
             tie_word_embeddings=True,
         )
     )
+
+
+@pytest.fixture(scope="module")
+def demo_tokenizer():
+    drawn = islice(conversations(0, "training"), 1500)
+    return train_tokenizer(m["content"] for sample in drawn for m in sample.messages)
 
 
 def advance(model: nn.Module, optimizer: Optimizer, steps: range) -> list[float]:
@@ -116,6 +125,16 @@ def test_length_of_the_run_may_change_until_the_rate_decays(tmp_path, done, step
     else:
         with pytest.raises(ValueError, match=f"steps={steps}.*got one of.*steps=6"):
             load_checkpoint(path, model, optimizer, plan)
+
+
+def test_saved_target_loads_in_bfloat16_with_its_tokenizer(tmp_path, demo_tokenizer):
+    model = tiny_model()
+    save_final(tmp_path, model, demo_tokenizer)
+    served = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+    assert served.dtype == torch.bfloat16
+    assert served.generation_config.eos_token_id == demo_tokenizer.eos_token_id
+    tokens = AutoTokenizer.from_pretrained(tmp_path).encode("def f(x): return 42")
+    assert tokens == demo_tokenizer.encode("def f(x): return 42")
 
 
 def test_optimizer_without_gradients_is_refused():
