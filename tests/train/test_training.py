@@ -40,7 +40,7 @@ def test_training_learns_the_text(target: Target, dataset: CaptureDataset, tmp_p
     )
     history = trainer.run().history
     assert [entry["step"] for entry in history] == [20, 40, 60]
-    assert history[-1]["unary"] < 0.75 * history[0]["unary"]
+    assert history[-1]["unary"] < history[0]["unary"] - 0.5
     assert history[-1]["accept_chain"] > history[0]["accept_chain"]
     assert history[-1]["accept_tree6"] >= history[-1]["accept_chain"] > 1.0
 
