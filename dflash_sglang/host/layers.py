@@ -24,7 +24,7 @@ def rms_norm(
     x: torch.Tensor,
     residual: torch.Tensor | None = None,
     post_residual_addition: torch.Tensor | None = None,
-    *extra: Any,
+    quant_linear: Any = None,
 ) -> Any:
     """Around ``RMSNorm.forward_native``; the residual is updated in place, as on CUDA."""
     plain = (
@@ -35,7 +35,7 @@ def rms_norm(
         and _normable(x, residual, layer.weight)
     )
     if not plain:
-        return original(layer, x, residual, post_residual_addition, *extra)
+        return original(layer, x, residual, post_residual_addition, quant_linear)
     out = _norm(x, residual, layer.weight, layer.variance_epsilon, 0.0, layer.cast_x_before_out_mul)
     return out if residual is None else (out, residual)
 
@@ -46,13 +46,18 @@ def gemma_rms_norm(
     x: torch.Tensor,
     residual: torch.Tensor | None = None,
     *extra: Any,
+    **options: Any,
 ) -> Any:
     """Around ``GemmaRMSNorm.forward_native`` and ``Gemma3RMSNorm.forward_native``."""
-    if any(argument is not None for argument in extra) or not _normable(x, residual, layer.weight):
-        return original(layer, x, residual, *extra)
+    if not (_all_absent(extra, options) and _normable(x, residual, layer.weight)):
+        return original(layer, x, residual, *extra, **options)
     eps = layer.eps if hasattr(layer, "eps") else layer.variance_epsilon
     out = _norm(x, residual, layer.weight, eps, 1.0, False, round_sum=True)
     return out if residual is None else (out, residual)
+
+
+def _all_absent(extra: tuple, options: dict[str, Any]) -> bool:
+    return all(argument is None for argument in (*extra, *options.values()))
 
 
 def _normable(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor) -> bool:
@@ -88,16 +93,17 @@ def rotary_embedding(
     query: torch.Tensor,
     key: torch.Tensor,
     *extra: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Around ``RotaryEmbedding.forward_native``; rotates in place, as on CUDA."""
     plain = (
-        all(argument is None for argument in extra)
+        _all_absent(extra, options)
         and positions.dim() == 1
         and query.dtype in _DTYPES
         and not hasattr(layer, "sin_cos_cache")
     )
     if not plain:
-        return original(layer, positions, query, key, *extra)
+        return original(layer, positions, query, key, *extra, **options)
     tokens, head_size = positions.shape[0], layer.head_size
     torch.ops.dflash2.rotary_embedding(
         positions.to(torch.int64),

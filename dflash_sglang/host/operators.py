@@ -8,11 +8,11 @@ and ``sglang/srt/mem_cache/allocation.py``, 0.5.23).
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 
 import torch
 
+from dflash_sglang.kernels import kv
 from dflash_sglang.verify.noise import hash_columns
 
 _NAMESPACE = "sgl_kernel"
@@ -106,22 +106,6 @@ def fill_accept_out_cache_loc(
     accept_out_cache_loc[: accepted.numel()] = out_cache_loc[accepted]
 
 
-def copy_all_layer_kv_cache(
-    data_ptrs: torch.Tensor,  # [buffers] uint64, base address of each layer's K or V buffer
-    strides: torch.Tensor,  # [buffers] int64, bytes of one slot
-    tgt_loc: torch.Tensor,  # [n] int64
-    src_loc: torch.Tensor,  # [n] int64
-) -> None:
-    """Copy KV slots ``src -> tgt`` in every buffer; sources are read before targets are written."""
-    if src_loc.numel() == 0:
-        return
-    slots = int(torch.maximum(src_loc.max(), tgt_loc.max())) + 1
-    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
-        memory = (ctypes.c_uint8 * (slots * stride)).from_address(address)
-        buffer = torch.frombuffer(memory, dtype=torch.uint8).view(slots, stride)
-        buffer[tgt_loc] = buffer[src_loc]
-
-
 def _ragged_cells(
     req_pool_indices: torch.Tensor, start_offset: torch.Tensor, end_offset: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -169,7 +153,7 @@ _OPERATORS: dict[str, Callable] = {
         murmur_hash32
     ),
     "copy_all_layer_kv_cache_cpu(Tensor data_ptrs, Tensor strides, Tensor tgt_loc, "
-    "Tensor src_loc) -> ()": copy_all_layer_kv_cache,
+    "Tensor src_loc) -> ()": kv.move_kv,
 }
 
 # For operators that return a tensor: what SGLang's compiled functions see of them.

@@ -111,6 +111,21 @@ def _handle_cpu_backends(original: Callable, server_args: Any) -> None:
     original(server_args)
 
 
+def _adjust_model_arguments(original: Callable, server_args: Any) -> None:
+    from sglang.srt.arg_groups import model_hook
+
+    read = model_hook.attention_backends_of
+
+    def read_as_known(view: Any) -> tuple:
+        return tuple("intel_amx" if name == ATTENTION_BACKEND else name for name in read(view))
+
+    model_hook.attention_backends_of = read_as_known
+    try:
+        original(server_args)
+    finally:
+        model_hook.attention_backends_of = read
+
+
 PATCHES = (
     Patch(
         "torch.Tensor.record_stream",
@@ -143,6 +158,13 @@ PATCHES = (
         "AROUND",
         _handle_cpu_backends,
         "without AMX the default would be torch_native, which has neither tree masks nor sinks",
+    ),
+    Patch(
+        "sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments",
+        "AROUND",
+        _adjust_model_arguments,
+        "some models accept a fixed list of backends; ours does what they ask of intel_amx, the "
+        "list's CPU backend (sinks, sliding windows)",
     ),
 )
 

@@ -101,7 +101,18 @@ def test_rotary_embedding_of_slices_of_a_projection(dtype, neox):
     qkv = _normal(3, 6 * 64, dtype=dtype)
     q, k, _ = qkv.split([4 * 64, 64, 64], -1)
     expected = RotaryEmbedding.forward_native(layer, positions, q, k)
-    _assert_same(layers.rotary_embedding(_refuse, layer, positions, q, k), expected)
+    options = {"fused_set_kv_buffer_arg": None}  # models pass it by name
+    _assert_same(layers.rotary_embedding(_refuse, layer, positions, q, k, **options), expected)
+
+
+def test_a_rotation_that_also_writes_the_cache_is_left_to_sglang():
+    def native(layer, positions, q, k, fused_set_kv_buffer_arg):
+        return fused_set_kv_buffer_arg
+
+    nothing = torch.zeros(1)
+    assert layers.rotary_embedding(
+        native, SimpleNamespace(), nothing, nothing, nothing, fused_set_kv_buffer_arg="write"
+    ) == ("write")
 
 
 @dtypes
