@@ -71,21 +71,6 @@ def test_accepted_slots_are_packed_to_the_front():
     assert out.tolist() == [10, 12, 14, 0]
 
 
-def test_overlapping_kv_moves_read_all_sources_first():
-    buffers = [torch.randn(8, 2, 4), torch.randn(8, 3).to(torch.bfloat16)]
-    source, target = torch.tensor([2, 3, 5]), torch.tensor([1, 2, 3])
-    expected = [buffer.clone() for buffer in buffers]
-    for buffer in expected:
-        buffer[target] = buffer[source]
-    operators.copy_all_layer_kv_cache(
-        torch.tensor([b.data_ptr() for b in buffers], dtype=torch.uint64),
-        torch.tensor([b[0].nbytes for b in buffers]),
-        target,
-        source,
-    )
-    assert all(torch.equal(b, e) for b, e in zip(buffers, expected, strict=True))
-
-
 def test_operators_are_defined_once():
     operators.define_missing()
     assert operators.define_missing() == []
