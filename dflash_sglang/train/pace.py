@@ -20,9 +20,11 @@ def steps_within(
     objective: DraftObjective,
     dataset: CaptureDataset,
     options: TrainOptions,
-    probes: int = 6,
+    probes: int = 9,
 ) -> int:
     """Steps that fit into `minutes`, from the median of a few probes that change no weight."""
+    if options.compiled:
+        objective.compile()  # the probes that compile are slow outliers, and pay for the run
     device = objective.embedding.device
     batches = BatchSchedule(dataset, options.sequences, options.anchors, options.seed)
     rows = row_sampler(dataset, options)
