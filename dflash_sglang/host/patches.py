@@ -111,6 +111,10 @@ def _handle_cpu_backends(original: Callable, server_args: Any) -> None:
     original(server_args)
 
 
+def _no_triton_kernels() -> bool:
+    return False
+
+
 def _adjust_model_arguments(original: Callable, server_args: Any) -> None:
     from sglang.srt.arg_groups import model_hook
 
@@ -165,6 +169,12 @@ PATCHES = (
         _adjust_model_arguments,
         "some models accept a fixed list of backends; ours does what they ask of intel_amx, the "
         "list's CPU backend (sinks, sliding windows)",
+    ),
+    Patch(
+        "sglang.srt.utils.common.is_triton_kernels_available",
+        "REPLACE",
+        _no_triton_kernels,
+        "installed, but it cannot run on a CPU; gpt-oss would lay its experts out for it",
     ),
 )
 
