@@ -94,6 +94,31 @@ def inspect(
         raise typer.Exit(1)
 
 
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def capture(context: typer.Context) -> None:
+    """Let a target answer prompts; its text and features are what a drafter is trained on."""
+    _training(context)
+
+
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def train(context: typer.Context) -> None:
+    """Train a drafter on captured text; watch its held-out accept length."""
+    _training(context)
+
+
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def evaluate(context: typer.Context) -> None:
+    """Measure a drafter's accept length: chain and tree, greedy and sampled."""
+    _training(context)
+
+
+def _training(context: typer.Context) -> NoReturn:
+    # Its commands need torch and transformers to be declared, and --help should be instant.
+    from dflash_sglang.train.__main__ import main as training_main
+
+    sys.exit(training_main([context.info_name or "", *context.args]))
+
+
 def _fail(sentence: str) -> NoReturn:
     typer.echo(sentence, err=True)
     sys.exit(1)
