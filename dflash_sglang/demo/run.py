@@ -76,6 +76,7 @@ def summarise(answers: list[PairOfAnswers]) -> dict[str, Any]:
         answer.speculative.seconds for answer in answers
     )
     steps = sum(answer.speculative.verify_steps for answer in answers)
+    seconds = sum(answer.speculative.seconds for answer in answers)
     decoded = sum(len(answer.speculative.token_ids) - 1 for answer in answers)
     return {
         "baseline": {"tokens_per_s": plain},
@@ -86,6 +87,8 @@ def summarise(answers: list[PairOfAnswers]) -> dict[str, Any]:
         },
         "identical": all(answer.identical for answer in answers),
         "speedup": speculative / plain,
+        # What a step of draft, tree and verification costs, in steps of plain decoding.
+        "plain_steps_per_verify_step": seconds / steps * plain if steps else None,
     }
 
 
@@ -123,6 +126,7 @@ def _table(figures: dict[str, Any]) -> Table:
         "tokens/s", f"{figures['baseline']['tokens_per_s']:.1f}", f"{spec['tokens_per_s']:.1f}"
     )
     table.add_row("tokens per verify step", "1", f"{spec['accept_length']:.2f}")
+    table.add_row("cost of a step", "1", f"{figures['plain_steps_per_verify_step']:.2f}")
     table.add_row("speedup", "", f"{figures['speedup']:.2f}x")
     table.add_row("identical tokens", "", "yes" if figures["identical"] else "NO")
     return table

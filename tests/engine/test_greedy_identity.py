@@ -8,6 +8,7 @@ from tests.engine.servers import plain_server, speculative_server
 from tests.engine.traffic import Generation, differences, generate_all, make_prompts
 
 TIE = 1e-4  # nats; in float32 two computations of one logit differ by less
+BFLOAT16_TIE = 2**-5  # nats; the spacing of bfloat16 logits of order 8
 
 pytestmark = pytest.mark.server
 
@@ -50,3 +51,16 @@ def test_every_target_architecture_keeps_its_tokens(architecture, tiny_drafter, 
         got = generate_all(tree, prompts, 48, concurrency=4)
         parted = differences(plain, prompts, expected, got)
     assert [found for found in parted if abs(found.gap) >= TIE] == []
+
+
+def test_in_bfloat16_every_difference_is_a_tie(tiny_qwen3, tiny_drafter):
+    half = ("--dtype", "bfloat16")
+    plain = plain_server(tiny_qwen3, *half)
+    tree = speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "12", *half)
+    prompts = make_prompts(32, VOCAB - 1, longest=300)
+    with running(plain, tree):
+        expected = generate_all(plain, prompts, 64, concurrency=4)
+        got = generate_all(tree, prompts, 64, concurrency=8)
+        parted = differences(plain, prompts, expected, got)
+    assert [found for found in parted if abs(found.gap) >= BFLOAT16_TIE] == []
+    print(f"bfloat16: {len(prompts)} prompts, {len(parted)} ties")
