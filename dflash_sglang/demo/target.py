@@ -9,7 +9,6 @@ on from its last checkpoint with `--resume`.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator
 from itertools import islice
