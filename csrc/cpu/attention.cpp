@@ -11,7 +11,7 @@ namespace dflash2 {
 namespace {
 
 // Work below this (keys x rows x width) is done by the calling thread: waking others costs more.
-constexpr int64_t kSerialWork = 1 << 16;
+constexpr int64_t kSerialWork = 1 << 18;
 
 struct TileSpan {
   int request, kv_head, first_token, tokens;

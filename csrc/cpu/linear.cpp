@@ -14,7 +14,7 @@ namespace dflash2 {
 namespace {
 
 // Multiplications below which the calling thread does all the work.
-constexpr int64_t kSerialWork = 1 << 17;
+constexpr int64_t kSerialWork = 1 << 19;
 
 float* thread_floats(std::vector<float>& memory, int64_t count) {
   if (int64_t(memory.size()) < count) memory.resize(count);

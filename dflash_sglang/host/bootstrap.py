@@ -9,6 +9,10 @@ Two obstacles stand before any plugin is loaded, in the server and in each proce
   ``libcuda.so.1``. Its Python layer is fine, so a loader that fails is answered with the CPU
   operators of :mod:`dflash_sglang.host.operators`.
 
+A third thing has to be said before OpenMP is loaded: its idle threads must sleep. By default they
+spin for milliseconds, on the cores that the HTTP server, the detokenizer and the client need; with
+two cores a decode step then waits for whole time slices.
+
 ``dflash_sglang_cpu.pth`` calls :func:`install` at interpreter start in processes that carry one of
 the two signs. This module imports nothing beyond the standard library: with neither sign, or in a
 process that never imports ``sgl_kernel``, nothing else happens.
@@ -26,6 +30,7 @@ from collections.abc import MutableMapping, Sequence
 from types import ModuleType
 
 CPU_ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"
+_WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _LOADER_MODULE = "sgl_kernel.load_utils"
 _LAUNCHERS = ("sglang", "dflash2")
 
@@ -49,6 +54,8 @@ def install(
         environ.setdefault(CPU_ENGINE_VARIABLE, "1")
     if environ.get(CPU_ENGINE_VARIABLE) != "1":
         return False
+    if not any(variable in environ for variable in _WAIT_VARIABLES):
+        environ[_WAIT_VARIABLES[0]] = "PASSIVE"
     _hook_kernel_loader()
     return True
 

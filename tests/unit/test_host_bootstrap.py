@@ -42,7 +42,15 @@ def test_device_cpu_sets_the_engine_variable_where_no_cuda_driver_is(monkeypatch
     environ: dict[str, str] = {}
     argv = ["python", "-m", "sglang.launch_server", "--device", "cpu"]
     assert bootstrap.install(argv, environ) is True
-    assert environ == {bootstrap.CPU_ENGINE_VARIABLE: "1"}
+    assert environ == {bootstrap.CPU_ENGINE_VARIABLE: "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@pytest.mark.parametrize("chosen", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "1000"}])
+def test_a_users_choice_of_how_threads_wait_is_kept(chosen, monkeypatch):
+    monkeypatch.setattr(bootstrap, "_hook_kernel_loader", lambda: None)
+    environ = {bootstrap.CPU_ENGINE_VARIABLE: "1"} | chosen
+    assert bootstrap.install(["python"], environ) is True
+    assert environ == {bootstrap.CPU_ENGINE_VARIABLE: "1"} | chosen
 
 
 def test_device_cpu_changes_nothing_where_a_cuda_driver_is(monkeypatch):
