@@ -61,7 +61,7 @@ class Client:
         extra = choice.model_extra or {}
         return Completion(
             text=choice.message.content or "",
-            token_ids=extra["token_ids"],
+            token_ids=extra["response_token_ids"],
             finish_reason=choice.finish_reason,
             seconds=seconds,
             verify_steps=(extra.get("meta_info") or {}).get("spec_verify_ct", 0),

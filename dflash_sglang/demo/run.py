@@ -21,10 +21,10 @@ _ROUNDS = 3
 _WARM_UP_TOKENS = 16
 
 QUESTIONS: tuple[str, ...] = (
-    "Write a Python function that returns the largest even number in a list.",
-    "What is 47 + 86? Show your steps.",
-    "Give me a JSON record for a book with title, author, year and tags.",
-    "How do I brew a good cup of tea?",
+    "Write a Python function that returns the largest element of a list.",
+    "What is 475 + 866? Show the steps.",
+    "Write a JSON Schema for a book with title, author, year and pages.",
+    "Tell me about the wolf.",
 )
 
 
