@@ -28,6 +28,7 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from types import ModuleType
+from typing import Any
 
 CPU_ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -110,7 +111,7 @@ class _PatchingLoader(importlib.abc.Loader):
         _answer_missing_library(module)
 
 
-def _answer_missing_library(load_utils: ModuleType) -> None:
+def _answer_missing_library(load_utils: Any) -> None:
     """Wrap the native loader: what it cannot load, our operators stand in for."""
     load_native = load_utils._load_architecture_specific_ops
     preload_cuda = load_utils._preload_cuda_library

@@ -154,7 +154,7 @@ def lm_head(
     """Around ``LogitsProcessor._compute_lm_head``: the ordinary head, and that one only."""
     from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
 
-    weight = getattr(head, "weight", None)
+    weight: Any = getattr(head, "weight", None)
     plain = (
         weight is not None
         and not processor.use_fp32_lm_head
