@@ -52,6 +52,12 @@ def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bo
     Returns:
         True if every answer is token for token the same with and without speculation.
     """
+    for folder in (target, drafter):
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                f"no checkpoint in {folder}: make the demo pair with `bash launch/train_demo.sh`, "
+                "or name your own with --target and --drafter."
+            )
     console = Console()
     base = ["--model-path", str(target), "--dtype", "float32", *cpu_arguments()]
     spec = ["--speculative-algorithm", "dflash2", "--speculative-draft", str(drafter)]
