@@ -111,6 +111,11 @@ def _handle_cpu_backends(original: Callable, server_args: Any) -> None:
     original(server_args)
 
 
+def _keep_pytorch_operators(original: Callable, runner: Any) -> None:
+    if runner.device != "cpu":
+        original(runner)
+
+
 def _no_triton_kernels() -> bool:
     return False
 
@@ -180,6 +185,13 @@ PATCHES = (
 
 # These need the compiled kernels; SGLang's own code is the reference for them.
 LAYER_PATCHES = (
+    Patch(
+        "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode",
+        "AROUND",
+        _keep_pytorch_operators,
+        "--enable-deterministic-inference would put Triton kernels in place of PyTorch's; the CPU "
+        "kernels are batch-invariant by themselves",
+    ),
     Patch(
         "sglang.srt.layers.layernorm.RMSNorm.forward_native",
         "AROUND",
