@@ -179,6 +179,51 @@ def _multipliable(x: torch.Tensor, weight: Any) -> bool:
     )
 
 
+def mixture_of_experts(
+    original: Callable, layer: Any, x: torch.Tensor, topk_output: Any, config: Any
+) -> torch.Tensor:
+    """Around ``moe_forward_native``: gated experts with SiLU, gpt-oss's variant included."""
+    plain = (
+        config.activation == "silu"
+        and not config.apply_router_weight_on_input
+        and x.dtype in _DTYPES
+        and layer.w13_weight.dtype == layer.w2_weight.dtype == x.dtype
+    )
+    if not plain:
+        return original(layer, x, topk_output, config)
+    weights, ids, _ = topk_output  # [tokens, k] each
+    order = ids.reshape(-1).argsort(stable=True)  # [tokens * k] by expert
+    counts = ids.reshape(-1).to(torch.int64).bincount(minlength=layer.num_experts).tolist()
+    sorted_x = x[order // ids.shape[1]]  # [tokens * k, hidden]
+    outputs = torch.empty_like(sorted_x)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count > 0:
+            rows = slice(start, start + count)
+            gate_up = _expert_linear(layer, "w13_weight", expert, sorted_x[rows])
+            active = _gated(gate_up, config)
+            outputs[rows] = _expert_linear(layer, "w2_weight", expert, active)
+            start += count
+    by_token = torch.empty_like(outputs)
+    by_token[order] = outputs
+    by_token = by_token.view(*ids.shape, -1).to(weights.dtype)  # [tokens, k, hidden]
+    return (by_token * weights.unsqueeze(-1)).sum(1).to(x.dtype)
+
+
+def _expert_linear(layer: Any, name: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+    out = torch.ops.dflash2.linear(x, getattr(layer, name)[expert], None)
+    bias = getattr(layer, f"{name}_bias", None)
+    return out if bias is None else (out.float() + bias[expert]).to(x.dtype)
+
+
+def _gated(gate_up: torch.Tensor, config: Any) -> torch.Tensor:
+    if config.gemm1_alpha is None:
+        return torch.ops.dflash2.gated_activation(gate_up, int(Activation.SILU))
+    from sglang.srt.layers.moe.fused_moe_native import swiglu_gpt_oss_sigmoid_alpha
+
+    return swiglu_gpt_oss_sigmoid_alpha(gate_up, config.gemm1_alpha, config.gemm1_clamp_limit)
+
+
 def store_kv(
     original: Callable,
     k: torch.Tensor,

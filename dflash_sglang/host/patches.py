@@ -253,4 +253,10 @@ LAYER_PATCHES = (
         layers.store_kv,
         "two indexed assignments without AMX; one kernel",
     ),
+    Patch(
+        "sglang.srt.layers.moe.fused_moe_native.moe_forward_native",
+        "AROUND",
+        layers.mixture_of_experts,
+        "as UnquantizedLinearMethod, for each expert's rows",
+    ),
 )

@@ -143,6 +143,44 @@ def test_linear_of_other_dtypes_is_left_to_sglang():
     assert layers.linear(lambda *_: "native", None, layer, torch.zeros(1, 8)) == "native"
 
 
+@dtypes
+@pytest.mark.parametrize("gpt_oss", [False, True])
+def test_mixture_of_experts(dtype, gpt_oss, monkeypatch):
+    from sglang.srt.layers.moe import fused_moe_native
+
+    experts, hidden, width = 5, 32, 24
+    layer = SimpleNamespace(
+        num_experts=experts,
+        w13_weight=_normal(experts, 2 * width, hidden, dtype=dtype) / 4,
+        w2_weight=_normal(experts, hidden, width, dtype=dtype) / 4,
+    )
+    if gpt_oss:
+        layer.w13_weight_bias = _normal(experts, 2 * width, dtype=torch.float32)
+        layer.w2_weight_bias = _normal(experts, hidden, dtype=torch.float32)
+    config = SimpleNamespace(
+        activation="silu",
+        apply_router_weight_on_input=False,
+        gemm1_alpha=1.702 if gpt_oss else None,
+        gemm1_clamp_limit=7.0 if gpt_oss else None,
+    )
+    x = _normal(9, hidden, dtype=dtype)
+    scores = _normal(9, experts, dtype=torch.float32).softmax(-1).topk(2)
+    topk = (scores.values, scores.indices.int(), None)
+    # Outside of a server SGLang's activation layer cannot be built; its formula can be called.
+    monkeypatch.setattr(
+        fused_moe_native,
+        "SiluAndMul",
+        lambda: lambda rows: activation.SiluAndMul.forward_native(SimpleNamespace(), rows),
+    )
+    expected = fused_moe_native.moe_forward_native(layer, x, topk, config)
+    actual = layers.mixture_of_experts(_refuse, layer, x, topk, config)
+    _assert_same([actual], [expected])
+    alone = layers.mixture_of_experts(
+        _refuse, layer, x[4:5], (topk[0][4:5], topk[1][4:5], None), config
+    )
+    assert torch.equal(alone, actual[4:5])
+
+
 def test_every_patched_name_exists():
     from pkgutil import resolve_name
 
