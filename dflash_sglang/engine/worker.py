@@ -154,8 +154,9 @@ class DFlash2Worker(BaseSpecWorker):
             self._options.max_depth,
             self._options.max_children,
         )
-        self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, tree.tokens)
-        self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, tree.parents)
+        # One tree for all ranks, even where rounding made theirs differ.
+        for part in (tree.tokens, tree.parents, tree.depths):
+            self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, part)
         layout = make_layout(tree, window.prefix_lens)
 
         target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
