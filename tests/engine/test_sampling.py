@@ -1,6 +1,7 @@
 """Sampled requests: a seed decides the tokens, whatever is speculated beside it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -70,8 +71,10 @@ def test_unseeded_requests_of_one_batch_differ(unseeded):
 
 def test_greedy_and_sampled_requests_share_a_batch(unseeded):
     greedy = generate(unseeded, PROMPT, 48).token_ids
-    mixed = [
-        generate_all(unseeded, [PROMPT], 48, concurrency=1),
-        generate_all(unseeded, [PROMPT] * 2, 48, concurrency=2, temperature=1.0),
-    ]
-    assert mixed[0][0].token_ids == greedy
+    with ThreadPoolExecutor(4) as pool:
+        temperatures = (0.0, 1.0, 0.0, 1.0)
+        answers = list(
+            pool.map(lambda heat: generate(unseeded, PROMPT, 48, temperature=heat), temperatures)
+        )
+    assert answers[0].token_ids == answers[2].token_ids == greedy
+    assert answers[1].token_ids != answers[3].token_ids
