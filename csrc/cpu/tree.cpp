@@ -16,7 +16,7 @@ namespace {
 using Tree = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 Tree launch_build(const at::Tensor& tokens, const at::Tensor& log_probs, const at::Tensor& anchors,
-                int64_t num_nodes, int64_t max_depth, int64_t max_children) {
+                  int64_t num_nodes, int64_t max_depth, int64_t max_children) {
   TORCH_CHECK_VALUE(tokens.dim() == 3 && tokens.scalar_type() == at::kLong,
                     "build_tree expects int64 tokens [bs, g, K], got ", tokens.sizes(), " ",
                     tokens.scalar_type());

@@ -43,7 +43,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> launch_walk(
 using Moves = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 Moves launch_commit(const at::Tensor& node_path, const at::Tensor& slots,
-                  const at::Tensor& prefix_lens, int64_t num_nodes) {
+                    const at::Tensor& prefix_lens, int64_t num_nodes) {
   TORCH_CHECK_VALUE(node_path.dim() == 2 && slots.dim() == 2,
                     "commit_path expects node_path [bs, L] and slots [bs, W], got ",
                     node_path.sizes(), " and ", slots.sizes());
