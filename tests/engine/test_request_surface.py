@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import httpx
 import openai
 import pytest
+from safetensors.torch import load_file
 
-from dflash_sglang.bench.server import Server, running
+from dflash_sglang.bench.server import Server, ServerError, running
 from tests.engine.checkpoints import VOCAB, save_target
 from tests.engine.servers import plain_server, speculative_server
 from tests.engine.surface import (
@@ -319,3 +320,55 @@ def test_what_cannot_be_served_is_refused_by_name_and_the_server_goes_on(servers
     assert answer.status_code == 400
     assert name in answer.text
     assert ask(servers.tree, prompts[0], temperature=0.0)["output_ids"]
+
+
+class Variants(NamedTuple):
+    """Another grammar backend and no prefix cache, without speculation and with a chain."""
+
+    plain: Server
+    chain: Server
+
+
+@pytest.fixture(scope="module")
+def variants(writer, tiny_drafter) -> Iterator[Variants]:
+    common = (
+        *("--disable-overlap-schedule", "--enable-deterministic-inference"),
+        *("--disable-radix-cache", "--grammar-backend", "llguidance"),
+    )
+    pair = Variants(
+        plain_server(writer, *common),
+        speculative_server(writer, tiny_drafter, "--speculative-eagle-topk", "1", *common),
+    )
+    with running(*pair):
+        yield pair
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_chain_without_overlap_gives_them_too(variants, prompts, option, sampling):
+    requests = [(prompt, {**SAMPLING[sampling], **OPTIONS[option]}) for prompt in prompts]
+    expected = ask_all(variants.plain, requests, concurrency=4)
+    got = ask_all(variants.chain, requests, concurrency=4)
+    assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
+@pytest.mark.parametrize("option", ["nothing", "frequency", "json schema"])
+def test_a_prompt_of_embeddings_gives_the_same_tokens(variants, writer, option, sampling):
+    table = load_file(writer / "model.safetensors")["model.embed_tokens.weight"]  # [V, D]
+    embeddings = (table[[3, 9, 27, 5, 8]] + 0.01).tolist()
+    asked = {**SAMPLING[sampling], **OPTIONS[option], "input_embeds": embeddings}
+    expected, got = (ask(server, None, **asked) for server in variants)
+    assert outcome(got) == outcome(expected)
+
+
+def test_lora_is_refused_by_name(writer, tiny_drafter):
+    server = speculative_server(
+        writer,
+        tiny_drafter,
+        *("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "q_proj"),
+    )
+    with pytest.raises(ServerError, match="exited"):
+        server.start()
+        server.wait()
+    assert "not DFLASH2" in server.log.read_text(errors="replace")
