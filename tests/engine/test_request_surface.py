@@ -63,6 +63,7 @@ def servers(writer, tiny_drafter) -> Iterator[Answers]:
     little_room = (
         *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
         *("--max-total-tokens", "1500", "--max-running-requests", "12"),
+        "--enable-return-hidden-states",
     )
     answers = Answers(
         plain_server(writer, "--disable-overlap-schedule", *common),
@@ -306,20 +307,18 @@ def test_a_response_format_is_the_same_through_openais_protocol(servers):
 
 @pytest.mark.parametrize(
     "asked",
-    [{"return_hidden_states": True}, {"min_p": 0.1}, {"return_sampling_mask": True}],
+    [{"return_hidden_states": True}, {"min_p": 0.1}, {"return_sampling_mask": True, "top_k": 4}],
     ids=str,
 )
 def test_what_cannot_be_served_is_refused_by_name_and_the_server_goes_on(servers, prompts, asked):
-    body = {
-        "input_ids": prompts[0],
-        "sampling_params": {"max_new_tokens": 4, "temperature": 0.0},
-    }
-    (name,) = asked
-    (body["sampling_params"] if name == "min_p" else body).update(asked)
-    answer = httpx.post(f"{servers.tree.url}/generate", json=body, timeout=TIMEOUT)
+    (name, value), *params = asked.items()
+    params = {"max_new_tokens": 4, "temperature": 0.7, **dict(params)}
+    body = {"input_ids": prompts[0], "sampling_params": params}
+    (params if name == "min_p" else body)[name] = value
+    answer = httpx.post(f"{servers.crowded.url}/generate", json=body, timeout=TIMEOUT)
     assert answer.status_code == 400
-    assert name in answer.text
-    assert ask(servers.tree, prompts[0], temperature=0.0)["output_ids"]
+    assert f"dflash2 does not support {name}" in answer.text or "know min_p" in answer.text
+    assert ask(servers.crowded, prompts[0], temperature=0.0)["output_ids"]
 
 
 class Variants(NamedTuple):
