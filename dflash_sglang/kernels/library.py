@@ -12,7 +12,14 @@ import torch
 from dflash_sglang.kernels import build
 
 NAMESPACE = "dflash2"
-_OPERATOR_MODULES = ("attention", "linear", "rows", "tree", "walk")
+_OPERATOR_MODULES = (
+    "attention",
+    "draw",
+    "linear",
+    "rows",
+    "tree",
+    "walk",
+)
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 

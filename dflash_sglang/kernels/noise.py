@@ -1,10 +1,6 @@
-"""Shared noise: Gumbel noise that is a function of request seed, position and column alone.
+"""Gumbel noise keyed by request seed, position and column: what ``csrc/core/noise.h`` computes.
 
-Draft and target add the same noise to their log-probabilities at a position. The target's draw,
-the argmax of the sum, follows the target's law; where the drafter's law is close, the same token
-wins there too. Bit for bit the noise of SGLang's seeded sampler (0.5.23,
-``sampler.multinomial_with_seed``), so that a seed gives the same tokens with and without
-speculation. Theory: Gumbel coupling without communication (arXiv 2408.07978).
+``verify.noise`` says what it is for. MurmurHash3 (Appleby), as SGLang's seeded sampler uses it.
 """
 
 from __future__ import annotations
