@@ -15,6 +15,7 @@ NAMESPACE = "dflash2"
 _OPERATOR_MODULES = (
     "attention",
     "draw",
+    "lattice",
     "linear",
     "rows",
     "tree",
