@@ -14,6 +14,7 @@ from dflash_sglang.kernels import build
 NAMESPACE = "dflash2"
 _OPERATOR_MODULES = (
     "attention",
+    "convolution",
     "draw",
     "lattice",
     "linear",
