@@ -87,10 +87,11 @@ def build_library() -> Path:
         KernelBuildError: no compiler, or it failed.
     """
     csrc = source_directory()
-    compiler = _compiler()
+    compiler = find_compiler()
     flags = (*_COMMON_FLAGS, *target_flags())
-    key = _build_key(csrc, compiler, flags)
-    directory = _cache_directory()
+    sources = [path for part in ("core", "cpu") for path in (csrc / part).glob("*.[ch]*")]
+    key = content_key((compiler, *flags, torch.__version__), csrc, sources)
+    directory = cache_directory()
     library = directory / f"dflash2_cpu-{key}.so"
     if library.exists():
         return library
@@ -112,24 +113,30 @@ def _compile(csrc: Path, compiler: str, flags: tuple[str, ...], library: Path) -
             for source, output in zip(sources, objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for _ in pool.map(_run, commands):
+            for _ in pool.map(run_compiler, commands):
                 pass
         linked = Path(scratch) / library.name
         link = [compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(linked)]
-        _run([*link, f"-L{libraries}", "-ltorch_cpu", "-lc10"])
+        run_compiler([*link, f"-L{libraries}", "-ltorch_cpu", "-lc10"])
         os.replace(linked, library)
 
 
-def _run(command: list[str]) -> None:
+def run_compiler(command: list[str]) -> None:
+    """Run a compiler.
+
+    Raises:
+        KernelBuildError: it failed; names the command and shows its log.
+    """
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise KernelBuildError(
-            f"Compiling the CPU kernels failed (set {MODE_VARIABLE}=reference to go on without "
+            f"Compiling the kernels failed (set {MODE_VARIABLE}=reference to go on without "
             f"them).\nCommand: {' '.join(command)}\nLog:\n{result.stderr}"
         )
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
+    """The C++ compiler: ``CXX`` or g++."""
     name = os.environ.get("CXX", "g++")
     path = shutil.which(name)
     if path is None:
@@ -151,17 +158,19 @@ def _cpu_flags() -> set[str]:
     )
 
 
-def _build_key(csrc: Path, compiler: str, flags: tuple[str, ...]) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+def content_key(command: tuple[str, ...], csrc: Path, sources: list[Path]) -> str:
+    """A name for what a command makes of these sources: both, and the compiler's version."""
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
     digest = hashlib.sha256()
-    for part in (version, *flags, torch.__version__):
+    for part in (version, *command[1:]):
         digest.update(part.encode() + b"\0")
-    for source in sorted(p for p in csrc.rglob("*") if p.suffix in (".h", ".cpp")):
+    for source in sorted(sources):
         digest.update(str(source.relative_to(csrc)).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:20]
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """The private folder of compiled kernels, made if there is none."""
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dflash2"
     directory = Path(os.environ.get(CACHE_VARIABLE, default))
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

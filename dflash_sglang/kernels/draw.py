@@ -107,14 +107,18 @@ def _draw_doubtful_again(
     rows, nodes = (tokens < 0).nonzero(as_tuple=True)  # [n] each
     if rows.numel() == 0:
         return
-    tokens[rows, nodes] = _draw_reference(
+    top_ks, top_ps, min_ps = (None if limit is None else limit[rows] for limit in limits)
+    drawn = _draw_reference(
         logits[rows, nodes].unsqueeze(1),
         temperatures[rows],
         seeds[rows],
         positions[rows, nodes].unsqueeze(1),
-        *(None if limit is None else limit[rows] for limit in limits),
+        top_ks,
+        top_ps,
+        min_ps,
         noise_by_rank,
-    ).squeeze(1)
+    )
+    tokens[rows, nodes] = drawn.squeeze(1)
 
 
 def _draw_reference(
