@@ -3,7 +3,8 @@
 The library lands in a private cache directory under a name made of everything that decides its
 content (sources, compiler, flags, PyTorch), so a change of any of them builds anew and concurrent
 processes find the same file. ``DFLASH2_KERNELS=reference`` asks for the PyTorch references instead,
-``DFLASH2_CACHE_DIR`` moves the cache, ``CXX`` names the compiler.
+``DFLASH2_CACHE_DIR`` moves the cache, ``CXX`` names the compiler, ``DFLASH2_CXX_FLAGS`` adds flags
+(a sanitizer's, say).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 MODE_VARIABLE = "DFLASH2_KERNELS"
 CACHE_VARIABLE = "DFLASH2_CACHE_DIR"
+FLAGS_VARIABLE = "DFLASH2_CXX_FLAGS"
 _MODES = ("compiled", "reference")
 
 _COMMON_FLAGS = (
@@ -88,7 +90,7 @@ def build_library() -> Path:
     """
     csrc = source_directory()
     compiler = find_compiler()
-    flags = (*_COMMON_FLAGS, *target_flags())
+    flags = (*_COMMON_FLAGS, *target_flags(), *os.environ.get(FLAGS_VARIABLE, "").split())
     sources = [path for part in ("core", "cpu") for path in (csrc / part).glob("*.[ch]*")]
     key = content_key((compiler, *flags, torch.__version__), csrc, sources)
     directory = cache_directory()
@@ -116,7 +118,7 @@ def _compile(csrc: Path, compiler: str, flags: tuple[str, ...], library: Path) -
             for _ in pool.map(run_compiler, commands):
                 pass
         linked = Path(scratch) / library.name
-        link = [compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(linked)]
+        link = [compiler, *flags, "-shared", *map(str, objects), "-o", str(linked)]
         run_compiler([*link, f"-L{libraries}", "-ltorch_cpu", "-lc10"])
         os.replace(linked, library)
 

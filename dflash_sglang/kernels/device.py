@@ -19,6 +19,10 @@ _MOVE_SPLITS = 32  # work-groups that share the bytes of one KV buffer's slots
 Argument: TypeAlias = Tensor | int | None
 
 
+class Unsupported(ValueError):
+    """A call that the device kernels do not serve; the reference does."""
+
+
 class Device(Protocol):
     """Where kernels are launched."""
 
@@ -38,8 +42,8 @@ def build_tree(
     max_children: int,
 ) -> tuple[Tensor, ...]:
     bs, positions, K = tokens.shape
-    if not 1 <= num_nodes <= MAX_NODES:
-        raise ValueError(f"accelerators build trees of 1 to {MAX_NODES} nodes, got {num_nodes}")
+    if num_nodes > MAX_NODES:
+        raise Unsupported(f"device kernels build trees of {MAX_NODES} nodes, got {num_nodes}")
     _expect("log_probs", log_probs, (bs, positions, K, K), torch.float32)
     columns = [tokens.new_empty(bs, num_nodes) for _ in range(3)]
     log_values, counts = log_probs.new_empty(bs, num_nodes), tokens.new_empty(bs)
@@ -137,8 +141,8 @@ def draw_tokens(
     noise_by_rank: bool,
     marks_doubt: bool,
 ) -> Tensor:
-    if noise_by_rank:
-        raise ValueError("accelerators draw with noise by token only")
+    if noise_by_rank and top_ks is not None:
+        raise Unsupported("device kernels draw with noise by token only")
     bs, nodes, columns = logits.shape
     _expect("logits", logits, (bs, nodes, columns), torch.float32)
     _expect("temperatures", temperatures, (bs,), torch.float32)

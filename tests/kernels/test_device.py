@@ -7,7 +7,7 @@ the algorithms on every accelerator.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_draw import draws, truncations
 from test_walk import target_tokens
-from tree_cases import LatticeCase, assert_equal, lattice_cases
+from tree_cases import LatticeCase, assert_equal, lattice_cases, random_case
 
-from dflash_sglang.kernels import build, cuda, device, draw, examples, tree, walk, xpu
+from dflash_sglang.kernels import build, cuda, device, draw, examples, library, tree, walk, xpu
 
 DEVICES = ["sycl-16", "sycl-32", "cuda", "xpu"]
 quick = settings(deadline=None, max_examples=25)
@@ -160,6 +160,17 @@ def test_overlapping_moves_equal_reference() -> None:
         ctypes.memmove(buffer.data_ptr(), address, 9 * stride)
         opened.free(address)
         assert torch.equal(buffer, right)
+
+
+def test_a_call_beyond_the_kernels_limits_is_served_by_the_reference(caplog) -> None:
+    case = random_case(1, 4, 4, 0, num_nodes=300, max_depth=4, max_children=4)
+    kernel = partial(device.build_tree, None)  # never launched
+    serve = library._with_fallback(kernel, "build_tree")
+    for _ in range(2):
+        assert_equal(serve(*case), tree._build_reference(*case))
+    assert [record.message for record in caplog.records] == [
+        "build_tree: device kernels build trees of 256 nodes, got 300; the PyTorch reference serves"
+    ]
 
 
 def test_every_operator_of_a_step_has_a_device_kernel() -> None:
