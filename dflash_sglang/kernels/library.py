@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 NAMESPACE = "dflash2"
 _OPERATOR_MODULES = (
     "attention",
+    "candidates",
     "convolution",
     "draw",
     "kv",

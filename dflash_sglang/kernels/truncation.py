@@ -1,13 +1,18 @@
-"""Top-k, top-p and min-p, as SGLang's sampler applies them."""
+"""Top-k, top-p and min-p, as SGLang's sampler applies them and as the drafter anticipates them."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 NO_TOP_K = 1 << 30  # SGLang's number for the whole vocabulary
+
+# How many ranks of a truncated draft law are looked at. A nucleus of more tokens loses the rest as
+# candidates, which costs acceptance now and then and spares a sort of the vocabulary.
+MAX_DRAFT_RANKS = 256
 
 
 class Truncation(NamedTuple):
@@ -36,3 +41,17 @@ class Truncation(NamedTuple):
         if self.min_ps is None:
             return drops
         return drops | (ranked_probs < self.min_ps.view(by_request) * ranked_probs[..., :1])
+
+
+def truncate_draft(log_probs: Tensor, truncation: Truncation | None) -> Tensor:
+    """Set to -inf what is out under the draft's law: [bs, ..., n] float32 -> same shape.
+
+    The n columns are the vocabulary, or the candidates that lead it in any order.
+    """
+    if truncation is None:
+        return log_probs
+    ranked = log_probs.topk(min(MAX_DRAFT_RANKS, log_probs.shape[-1]), dim=-1)
+    kept = ranked.values.masked_fill(truncation.drops(ranked.values.exp()), -inf)
+    truncated = torch.full_like(log_probs, -inf).scatter_(-1, ranked.indices, kept)
+    applies = truncation.applies().view(-1, *[1] * (log_probs.dim() - 1))
+    return torch.where(applies, truncated, log_probs)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dflash_sglang.kernels import candidates as kernels
 from dflash_sglang.tree.lattice import Lattice, LatticeError, draft_temperatures, with_entropy
 from dflash_sglang.tree.truncation import Truncation, truncate_draft
 
@@ -64,36 +65,50 @@ def noisy_candidates(
     Raises:
         LatticeError: shapes do not fit, or K + M exceeds the vocabulary.
     """
-    bs, _, V = unary_logits.shape
     if noise.shape != unary_logits.shape:
         raise LatticeError(
             f"noise must be {list(unary_logits.shape)} as the unary logits, got {list(noise.shape)}"
         )
+    _check_counts(unary_logits, num_inside, num_others)
+    scale = draft_temperatures(temperatures)
+    columns = kernels.candidates_with_noise(
+        unary_logits.float(), noise.float(), scale, truncation, num_inside, num_others
+    )
+    coupled = temperatures > 0 if is_coupled is None else is_coupled
+    return NoisyCandidates(*columns, num_inside, scale, coupled, truncation)
+
+
+def seeded_candidates(
+    unary_logits: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    temperatures: Tensor,
+    num_inside: int,
+    num_others: int,
+    truncation: Truncation | None = None,
+    is_coupled: Tensor | None = None,
+) -> NoisyCandidates:
+    """:func:`noisy_candidates` with the noise of seeds ``[bs]`` and positions ``[bs, g]``, int64.
+
+    The noise is never in memory as a whole. Position t of the lattice has the absolute position
+    anchor + t. The other arguments are the same.
+    """
+    _check_counts(unary_logits, num_inside, num_others)
+    scale = draft_temperatures(temperatures)
+    columns = kernels.noisy_candidates(
+        unary_logits.float(), scale, seeds, positions, truncation, num_inside, num_others
+    )
+    coupled = temperatures > 0 if is_coupled is None else is_coupled
+    return NoisyCandidates(*columns, num_inside, scale, coupled, truncation)
+
+
+def _check_counts(unary_logits: Tensor, num_inside: int, num_others: int) -> None:
+    V = unary_logits.shape[-1]
     if num_inside < 1 or num_others < 0 or num_inside + num_others > V:
         raise LatticeError(
             f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
             f"got {num_inside} and {num_others}"
         )
-    unary_logits, noise = unary_logits.float(), noise.float()
-    scale = draft_temperatures(temperatures)
-    log_q = (unary_logits / scale.view(bs, 1, 1)).log_softmax(dim=-1)  # [bs, g, V]
-    possible = truncate_draft(log_q, truncation)
-
-    inside = unary_logits.topk(num_inside, dim=-1).indices  # [bs, g, K]
-    # Impossible tokens rank behind all others, but before the top K: candidates stay distinct.
-    perturbed = (possible + noise).clamp(min=torch.finfo(noise.dtype).min)
-    outside = perturbed.scatter(-1, inside, -inf).topk(num_others, dim=-1).indices  # [bs, g, M]
-    tokens = torch.cat((inside, outside), dim=-1)
-    return NoisyCandidates(
-        tokens=tokens,
-        unary_logits=unary_logits.gather(-1, tokens),
-        log_q=torch.cat((log_q.gather(-1, inside), possible.gather(-1, outside)), dim=-1),
-        noise=noise.gather(-1, tokens),
-        num_inside=num_inside,
-        scale=scale,
-        is_coupled=temperatures > 0 if is_coupled is None else is_coupled,
-        truncation=truncation,
-    )
 
 
 def build_noisy_lattice(
