@@ -33,6 +33,7 @@ class BestColumns {
 
   // What a score must exceed to enter.
   float floor() const {
+    if (size_ == 0) return __builtin_inff();
     return int64_t(columns_.size()) < size_ ? -__builtin_inff() : columns_.back().score;
   }
   bool contains(int64_t column) const {
