@@ -94,6 +94,44 @@ def inspect(
         raise typer.Exit(1)
 
 
+kernels = typer.Typer(help="The compiled kernels: what runs where, is it right, how fast is it.")
+app.add_typer(kernels, name="kernels", no_args_is_help=True)
+
+
+@kernels.command("list")
+def list_kernels() -> None:
+    """Show operator x backend; compiles what this machine can use."""
+    from dflash_sglang.kernels import report
+
+    report.print_list()
+
+
+@kernels.command("check")
+def check_kernels() -> None:
+    """Run every operator of a decode step on every backend and compare with its reference."""
+    from dflash_sglang.kernels import examples, report
+
+    if not report.print_check(examples.Sizes()):
+        _fail("A kernel differs from its reference; DFLASH2_KERNELS=reference serves without them.")
+
+
+@kernels.command("bench")
+def bench_kernels(
+    requests: Annotated[int, typer.Option(min=1, help="Requests of the batch.")] = 8,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of a draft tree.")] = 32,
+    vocabulary: Annotated[int, typer.Option(min=100, help="Size of the vocabulary.")] = 32_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Calls of one series.")] = 20,
+) -> None:
+    """Time every operator of a decode step against its PyTorch reference.
+
+    Example: dflash2 kernels bench --vocabulary 151936
+    """
+    from dflash_sglang.kernels import examples, report
+
+    sizes = examples.Sizes(bs=requests, nodes=nodes, vocabulary=vocabulary)
+    report.print_bench(sizes, repeats)
+
+
 @app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def capture(context: typer.Context) -> None:
     """Let a target answer prompts; its text and features are what a drafter is trained on."""

@@ -21,6 +21,7 @@
 namespace dflash2 {
 
 struct SerialGroup {
+  static constexpr int kBatch = 64;
   DFLASH2_INLINE int rank() const { return 0; }
   DFLASH2_INLINE int size() const { return 1; }
   DFLASH2_INLINE void barrier() const {}
@@ -28,6 +29,33 @@ struct SerialGroup {
   DFLASH2_INLINE T reduce(T x, const Pick&) const {
     return x;
   }
+  template <typename T>
+  DFLASH2_INLINE void add(T* place, T x) const {
+    *place += x;
+  }
 };
+
+// Calls visit(first, count) for the batches of [0, items) that fall to the calling thread; count is
+// kBatch but for the last one.
+template <typename Group, typename Visit>
+DFLASH2_INLINE void for_each_batch(const Group& group, int64_t items, const Visit& visit) {
+  constexpr int64_t kBatch = Group::kBatch;
+  for (int64_t first = group.rank() * kBatch; first < items; first += group.size() * kBatch) {
+    visit(first, items - first < kBatch ? int(items - first) : int(kBatch));
+  }
+}
+
+// How many i < count satisfy the condition. The common count is known to the compiler, so that the
+// loop becomes a few vector instructions.
+template <typename Group, typename Condition>
+DFLASH2_INLINE int count_in_batch(const Group&, int count, const Condition& condition) {
+  int hits = 0;
+  if (count == Group::kBatch) {
+    for (int i = 0; i < Group::kBatch; ++i) hits += condition(i) ? 1 : 0;
+  } else {
+    for (int i = 0; i < count; ++i) hits += condition(i) ? 1 : 0;
+  }
+  return hits;
+}
 
 }  // namespace dflash2

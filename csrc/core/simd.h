@@ -10,6 +10,8 @@
 #include <immintrin.h>
 #endif
 
+#include "scalar.h"
+
 namespace dflash2 {
 
 constexpr int kLanes = 16;
@@ -18,14 +20,6 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 typedef float Vec __attribute__((vector_size(64), aligned(64)));
 typedef int32_t VecI __attribute__((vector_size(64), aligned(64)));
 typedef uint16_t VecU16 __attribute__((vector_size(32), aligned(32)));
-
-// Storage types: 16-bit floats are kept as bits, arithmetic is always float.
-struct BFloat16 {
-  uint16_t bits;
-};
-struct Float16 {
-  uint16_t bits;
-};
 
 inline Vec splat(float x) { return Vec{} + x; }
 
@@ -39,25 +33,6 @@ inline Vec load(const BFloat16* p) {
   VecU16 raw;
   std::memcpy(&raw, p, sizeof(raw));
   return (Vec)(__builtin_convertvector(raw, VecI) << 16);
-}
-
-inline float half_to_float(uint16_t h) {
-  const uint32_t sign = uint32_t(h & 0x8000u) << 16;
-  const uint32_t exponent = (h >> 10) & 0x1fu;
-  const uint32_t mantissa = h & 0x3ffu;
-  uint32_t bits;
-  if (exponent == 0x1fu) {
-    bits = sign | 0x7f800000u | (mantissa << 13);
-  } else if (exponent == 0) {  // zero or subnormal: the value is mantissa * 2^-24
-    const float magnitude = float(mantissa) * 5.9604644775390625e-8f;
-    std::memcpy(&bits, &magnitude, sizeof(bits));
-    bits |= sign;
-  } else {
-    bits = sign | ((exponent + 112u) << 23) | (mantissa << 13);
-  }
-  float out;
-  std::memcpy(&out, &bits, sizeof(out));
-  return out;
 }
 
 inline Vec load(const Float16* p) {
@@ -86,24 +61,6 @@ inline void store(BFloat16* p, Vec v) {
   const VecI chosen = (v == v) ? rounded : (bits | 0x400000);
   const VecU16 out = __builtin_convertvector(chosen >> 16, VecU16);
   std::memcpy(p, &out, sizeof(out));
-}
-
-inline uint16_t float_to_half(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  const uint16_t sign = (bits >> 16) & 0x8000u;
-  bits &= 0x7fffffffu;
-  if (bits > 0x7f800000u) return sign | 0x7e00u;   // NaN
-  if (bits >= 0x477ff000u) return sign | 0x7c00u;  // rounds to infinity
-  if (bits < 0x38800000u) {                        // subnormal half: let a float add round it
-    float magnitude;
-    std::memcpy(&magnitude, &bits, sizeof(magnitude));
-    magnitude += 0.5f;  // the ulp of [0.5, 1) is 2^-24, the unit of subnormal halves
-    std::memcpy(&bits, &magnitude, sizeof(bits));
-    return sign | uint16_t(bits - 0x3f000000u);
-  }
-  bits += 0xfffu + ((bits >> 13) & 1);
-  return sign | uint16_t((bits - 0x38000000u) >> 13);
 }
 
 inline void store(Float16* p, Vec v) {
@@ -233,5 +190,20 @@ inline void transpose(Vec (&rows)[kLanes]) {
   DFLASH2_STAGE(other, rows, 8, low8, high8)
 #undef DFLASH2_STAGE
 }
+
+// How algorithms that serve accelerators too walk along a row: sixteen elements at a time.
+struct Lanes16 {
+  using Pack = Vec;
+  static constexpr int kWidth = kLanes;
+  template <typename T>
+  static Vec load(const T* p) {
+    return dflash2::load(p);
+  }
+  template <typename T>
+  static void store(T* p, Vec v) {
+    dflash2::store(p, v);
+  }
+  static float sum(Vec v) { return reduce_add(v); }
+};
 
 }  // namespace dflash2

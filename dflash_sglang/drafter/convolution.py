@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dflash_sglang.config import ConvConfig
 from dflash_sglang.drafter.primitives import Linear
+from dflash_sglang.kernels.convolution import convolve_block
 
 
 class DynamicKernels(NamedTuple):
@@ -28,6 +29,8 @@ class GroupedDynamicConv(nn.Module):
     projected from the input. Tensors: ``base_kernel [2, k, D]``,
     ``kernel_projection.weight [2 k D / group, D]``.
     """
+
+    fused = False
 
     def __init__(self, hidden_size: int, conv: ConvConfig) -> None:
         super().__init__()
@@ -55,6 +58,8 @@ class GroupedDynamicConv(nn.Module):
         return self._convolve(hidden, kernels.after, self.base_kernel[1])
 
     def _convolve(self, hidden: Tensor, delta: Tensor, base: Tensor) -> Tensor:
+        if self.fused:
+            return convolve_block(hidden, base, delta)
         blocks = hidden.unflatten(-1, (self.groups, self.group_size))  # [n, B, groups, group]
         base = base.view(self.kernel_size, self.groups, self.group_size)
         kernels = (base + delta[..., None]).unbind(2)  # k times [n, B, groups, group]
@@ -71,6 +76,8 @@ class StaticConv(nn.Module):
     Tensors: ``weight [k, D]``, ``bias [D]``. This project's own variant, no published checkpoint's.
     """
 
+    fused = False
+
     def __init__(self, hidden_size: int, conv: ConvConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(conv.kernel_size, hidden_size))
@@ -84,6 +91,8 @@ class StaticConv(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden [n, B, D] -> [n, B, D]."""
+        if self.fused:
+            return convolve_block(hidden, self.weight, bias=self.bias)
         out = torch.addcmul(self.bias, hidden, self.weight[0])
         for tap in range(1, self.weight.shape[0]):
             out[:, tap:].addcmul_(hidden[:, :-tap], self.weight[tap])

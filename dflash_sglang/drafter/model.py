@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dflash_sglang.config import DFlash2Config
 from dflash_sglang.drafter.attention import AttentionCore, ContextKV
+from dflash_sglang.drafter.convolution import GroupedDynamicConv, StaticConv
 from dflash_sglang.drafter.injection import ContextProjection
 from dflash_sglang.drafter.layers import DrafterLayer
 from dflash_sglang.drafter.primitives import Linear, RMSNorm
@@ -17,6 +18,8 @@ from dflash_sglang.drafter.rotary import RotaryEmbedding, rotate
 from dflash_sglang.drafter.selector import CandidateSelector
 
 INITIALIZER_RANGE = 0.02  # Qwen3's
+
+_FUSED = (Linear, RMSNorm, RotaryEmbedding, GroupedDynamicConv, StaticConv, CandidateSelector)
 
 
 class DFlash2Drafter(nn.Module):
@@ -68,7 +71,7 @@ class DFlash2Drafter(nn.Module):
 
     def _fuse(self, fused: bool) -> None:
         for module in self.modules():
-            if isinstance(module, Linear | RMSNorm | RotaryEmbedding):
+            if isinstance(module, _FUSED):
                 module.fused = fused
 
     @property

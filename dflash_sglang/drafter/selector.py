@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from dflash_sglang.config import SelectorConfig
 from dflash_sglang.drafter.primitives import Linear
+from dflash_sglang.kernels.lattice import pair_scores
 
 
 class CandidateSelector(nn.Module):
@@ -16,6 +17,8 @@ class CandidateSelector(nn.Module):
     Tensors: ``predecessor_codebook [V, r]``, ``successor_codebook [V, r]``,
     ``hidden_projection.weight [r, D]``.
     """
+
+    fused = False
 
     def __init__(self, hidden_size: int, vocab_size: int, selector: SelectorConfig) -> None:
         super().__init__()
@@ -40,6 +43,10 @@ class CandidateSelector(nn.Module):
         ``unary [bs, g, K]`` float32, the candidates' unary logits.
         Returns ``[bs, g, K, K]`` float32, indexed [b, t, a, c]; at t = 0 every row a is the anchor.
         """
+        if self.fused:
+            gates = self.hidden_projection(hidden)
+            codebooks = (self.predecessor_codebook, self.successor_codebook)
+            return pair_scores(gates, anchors, candidates, unary, *codebooks)
         before_first = anchors[:, None, None].expand_as(candidates[:, :1])
         predecessors = torch.cat((before_first, candidates[:, :-1]), dim=1)  # [bs, g, K]
         gate = self.hidden_projection(hidden)[:, :, None]  # [bs, g, 1, r]

@@ -132,7 +132,7 @@ class BlockDrafter:
 
     def _doubt(self, rows: torch.Tensor) -> torch.Tensor | float:
         fixed = self._options.tuning.noise_doubt
-        return self._doubts.doubts(rows)[:, None] if fixed is None else fixed
+        return self._doubts.doubts(rows) if fixed is None else fixed
 
     def _scores(
         self,

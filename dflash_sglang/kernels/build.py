@@ -3,7 +3,8 @@
 The library lands in a private cache directory under a name made of everything that decides its
 content (sources, compiler, flags, PyTorch), so a change of any of them builds anew and concurrent
 processes find the same file. ``DFLASH2_KERNELS=reference`` asks for the PyTorch references instead,
-``DFLASH2_CACHE_DIR`` moves the cache, ``CXX`` names the compiler.
+``DFLASH2_CACHE_DIR`` moves the cache, ``CXX`` names the compiler, ``DFLASH2_CXX_FLAGS`` adds flags
+(a sanitizer's, say).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 MODE_VARIABLE = "DFLASH2_KERNELS"
 CACHE_VARIABLE = "DFLASH2_CACHE_DIR"
+FLAGS_VARIABLE = "DFLASH2_CXX_FLAGS"
 _MODES = ("compiled", "reference")
 
 _COMMON_FLAGS = (
@@ -87,10 +89,11 @@ def build_library() -> Path:
         KernelBuildError: no compiler, or it failed.
     """
     csrc = source_directory()
-    compiler = _compiler()
-    flags = (*_COMMON_FLAGS, *target_flags())
-    key = _build_key(csrc, compiler, flags)
-    directory = _cache_directory()
+    compiler = find_compiler()
+    flags = (*_COMMON_FLAGS, *target_flags(), *os.environ.get(FLAGS_VARIABLE, "").split())
+    sources = [path for part in ("core", "cpu") for path in (csrc / part).glob("*.[ch]*")]
+    key = content_key((compiler, *flags, torch.__version__), csrc, sources)
+    directory = cache_directory()
     library = directory / f"dflash2_cpu-{key}.so"
     if library.exists():
         return library
@@ -112,24 +115,30 @@ def _compile(csrc: Path, compiler: str, flags: tuple[str, ...], library: Path) -
             for source, output in zip(sources, objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for _ in pool.map(_run, commands):
+            for _ in pool.map(run_compiler, commands):
                 pass
         linked = Path(scratch) / library.name
-        link = [compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(linked)]
-        _run([*link, f"-L{libraries}", "-ltorch_cpu", "-lc10"])
+        link = [compiler, *flags, "-shared", *map(str, objects), "-o", str(linked)]
+        run_compiler([*link, f"-L{libraries}", "-ltorch_cpu", "-lc10"])
         os.replace(linked, library)
 
 
-def _run(command: list[str]) -> None:
+def run_compiler(command: list[str]) -> None:
+    """Run a compiler.
+
+    Raises:
+        KernelBuildError: it failed; names the command and shows its log.
+    """
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise KernelBuildError(
-            f"Compiling the CPU kernels failed (set {MODE_VARIABLE}=reference to go on without "
+            f"Compiling the kernels failed (set {MODE_VARIABLE}=reference to go on without "
             f"them).\nCommand: {' '.join(command)}\nLog:\n{result.stderr}"
         )
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
+    """The C++ compiler: ``CXX`` or g++."""
     name = os.environ.get("CXX", "g++")
     path = shutil.which(name)
     if path is None:
@@ -151,17 +160,19 @@ def _cpu_flags() -> set[str]:
     )
 
 
-def _build_key(csrc: Path, compiler: str, flags: tuple[str, ...]) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+def content_key(command: tuple[str, ...], csrc: Path, sources: list[Path]) -> str:
+    """A name for what a command makes of these sources: both, and the compiler's version."""
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
     digest = hashlib.sha256()
-    for part in (version, *flags, torch.__version__):
+    for part in (version, *command[1:]):
         digest.update(part.encode() + b"\0")
-    for source in sorted(p for p in csrc.rglob("*") if p.suffix in (".h", ".cpp")):
+    for source in sorted(sources):
         digest.update(str(source.relative_to(csrc)).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:20]
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """The private folder of compiled kernels, made if there is none."""
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dflash2"
     directory = Path(os.environ.get(CACHE_VARIABLE, default))
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

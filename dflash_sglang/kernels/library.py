@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import NamedTuple
 
@@ -11,8 +12,21 @@ import torch
 
 from dflash_sglang.kernels import build
 
+logger = logging.getLogger(__name__)
+
 NAMESPACE = "dflash2"
-_OPERATOR_MODULES = ("attention", "linear", "rows", "tree", "walk")
+_OPERATOR_MODULES = (
+    "attention",
+    "candidates",
+    "convolution",
+    "draw",
+    "kv",
+    "lattice",
+    "linear",
+    "rows",
+    "tree",
+    "walk",
+)
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -29,7 +43,7 @@ class Operator(NamedTuple):
         return self.schema.partition("(")[0]
 
 
-_operators: list[Operator] = []
+_operators: dict[str, Operator] = {}
 
 
 def define(operator: Operator) -> None:
@@ -37,7 +51,23 @@ def define(operator: Operator) -> None:
     _library.define(operator.schema)
     _library.impl(operator.name, operator.reference, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{operator.name}", operator.fake)
-    _operators.append(operator)
+    _operators[operator.name] = operator
+
+
+def operator_names() -> list[str]:
+    """Every operator, declared if it was not yet."""
+    _declare()
+    return sorted(_operators)
+
+
+def operator(name: str) -> Callable:
+    """What ``torch.ops`` runs under that name."""
+    return getattr(torch.ops.dflash2, name)
+
+
+def reference(name: str) -> Callable:
+    """The PyTorch reference of an operator."""
+    return _operators[name].reference
 
 
 @cache
@@ -51,9 +81,49 @@ def load() -> str:
         KernelBuildError: the kernels could not be compiled.
         ValueError: ``DFLASH2_KERNELS`` is neither.
     """
-    for module in _OPERATOR_MODULES:
-        import_module(f"{__package__}.{module}")
+    _declare()
     mode = build.kernel_mode()
     if mode == "compiled":
         torch.ops.load_library(str(build.build_library()))
     return mode
+
+
+@cache
+def load_device(kind: str) -> None:
+    """Give the operators of a decode step their kernels on an accelerator, once a process.
+
+    Args:
+        kind: ``"cuda"`` or ``"xpu"``.
+
+    Raises:
+        KernelBuildError: the kernels could not be compiled. The references go on serving.
+    """
+    if build.kernel_mode() == "reference":
+        return
+    _declare()
+    opened = import_module(f"{__package__}.{kind}").current_device()
+    for name, function in import_module(f"{__package__}.device").OPERATORS.items():
+        _library.impl(name, _with_fallback(partial(function, opened), name), kind.upper())
+
+
+def _with_fallback(kernel: Callable, name: str) -> Callable:
+    """The kernel, or the reference for calls that it does not support; said once."""
+    from dflash_sglang.kernels.device import Unsupported
+
+    told: set[str] = set()
+
+    def run(*arguments: object) -> object:
+        try:
+            return kernel(*arguments)
+        except Unsupported as limit:
+            if str(limit) not in told:
+                logger.warning("%s: %s; the PyTorch reference serves", name, limit)
+                told.add(str(limit))
+            return reference(name)(*arguments)
+
+    return run
+
+
+def _declare() -> None:
+    for module in _OPERATOR_MODULES:
+        import_module(f"{__package__}.{module}")

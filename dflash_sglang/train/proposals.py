@@ -103,7 +103,7 @@ class SharedNoise:
             self._temperatures(rows),
             CANDIDATES if selector is None else selector.top_k,
             self.num_others,
-            doubt=self.ledger.doubts(rows)[:, None],
+            doubt=self.ledger.doubts(rows),
         )
         pairs = None
         if selector is not None:

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dflash_sglang.kernels import candidates as kernels
 from dflash_sglang.tree.lattice import Lattice, LatticeError, draft_temperatures, with_entropy
 from dflash_sglang.tree.truncation import Truncation, truncate_draft
 
@@ -51,8 +52,8 @@ class NoisyCandidates(NamedTuple):
     num_inside: int  # K
     scale: Tensor  # [bs] float32, what logits and scores are divided by
     is_coupled: Tensor  # [bs] bool, requests that are drawn with this noise
-    doubt: Tensor  # [1 | bs, 1 | g, 1] float32
     truncation: Truncation | None
+    doubt: Tensor  # [bs] float32
 
 
 def noisy_candidates(
@@ -77,46 +78,80 @@ def noisy_candidates(
         truncation: top-k and top-p of the requests; what is out under q is no candidate.
         is_coupled: ``[bs]`` bool, requests that are drawn with this noise, keyed by token; all but
             greedy ones if left out. The others get their noise-free K and M idle candidates.
-        doubt: s > 0: a number, or ``[g]`` or ``[bs, g]`` float where it was calibrated.
+        doubt: s > 0: a number, or ``[bs]`` float where it was calibrated.
 
     Raises:
         LatticeError: shapes do not fit, K + M exceeds the vocabulary, or the doubt is not positive.
     """
-    bs, _, V = unary_logits.shape
     if noise.shape != unary_logits.shape:
         raise LatticeError(
             f"noise must be {list(unary_logits.shape)} as the unary logits, got {list(noise.shape)}"
         )
+    _check_counts(unary_logits, num_inside, num_others)
+    scale = draft_temperatures(temperatures)
+    doubts = _doubts(doubt, scale)
+    columns = kernels.candidates_with_noise(
+        unary_logits.float(),
+        noise.float(),
+        scale,
+        _weight(doubts),
+        truncation,
+        num_inside,
+        num_others,
+    )
+    coupled = temperatures > 0 if is_coupled is None else is_coupled
+    return NoisyCandidates(*columns, num_inside, scale, coupled, truncation, doubts)
+
+
+def seeded_candidates(
+    unary_logits: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    temperatures: Tensor,
+    num_inside: int,
+    num_others: int,
+    truncation: Truncation | None = None,
+    is_coupled: Tensor | None = None,
+    doubt: float | Tensor = DEFAULT_DOUBT,
+) -> NoisyCandidates:
+    """:func:`noisy_candidates` with the noise of seeds ``[bs]`` and positions ``[bs, g]``, int64.
+
+    The noise is never in memory as a whole. Position t of the lattice has the absolute position
+    anchor + t. The other arguments are the same.
+    """
+    _check_counts(unary_logits, num_inside, num_others)
+    scale = draft_temperatures(temperatures)
+    doubts = _doubts(doubt, scale)
+    columns = kernels.noisy_candidates(
+        unary_logits.float(),
+        scale,
+        _weight(doubts),
+        seeds,
+        positions,
+        truncation,
+        num_inside,
+        num_others,
+    )
+    coupled = temperatures > 0 if is_coupled is None else is_coupled
+    return NoisyCandidates(*columns, num_inside, scale, coupled, truncation, doubts)
+
+
+def _check_counts(unary_logits: Tensor, num_inside: int, num_others: int) -> None:
+    V = unary_logits.shape[-1]
     if num_inside < 1 or num_others < 0 or num_inside + num_others > V:
         raise LatticeError(
             f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
             f"got {num_inside} and {num_others}"
         )
-    if isinstance(doubt, float | int) and doubt <= 0:
-        raise LatticeError(f"doubt must be positive, got {doubt}")
-    unary_logits, noise = unary_logits.float(), noise.float()
-    doubts = torch.as_tensor(doubt, dtype=torch.float32, device=noise.device)
-    doubts = torch.atleast_2d(doubts).unsqueeze(-1)  # [1 | bs, 1 | g, 1]
-    scale = draft_temperatures(temperatures)
-    log_q = (unary_logits / scale.view(bs, 1, 1)).log_softmax(dim=-1)  # [bs, g, V]
-    possible = truncate_draft(log_q, truncation)
 
-    inside = unary_logits.topk(num_inside, dim=-1).indices  # [bs, g, K]
-    # Impossible tokens rank behind all others, but before the top K: candidates stay distinct.
-    perturbed = (_weight(doubts) * possible + noise).clamp(min=torch.finfo(noise.dtype).min)
-    outside = perturbed.scatter(-1, inside, -inf).topk(num_others, dim=-1).indices  # [bs, g, M]
-    tokens = torch.cat((inside, outside), dim=-1)
-    return NoisyCandidates(
-        tokens=tokens,
-        unary_logits=unary_logits.gather(-1, tokens),
-        log_q=torch.cat((log_q.gather(-1, inside), possible.gather(-1, outside)), dim=-1),
-        noise=noise.gather(-1, tokens),
-        num_inside=num_inside,
-        scale=scale,
-        is_coupled=temperatures > 0 if is_coupled is None else is_coupled,
-        truncation=truncation,
-        doubt=doubts,
-    )
+
+def _doubts(doubt: float | Tensor, scale: Tensor) -> Tensor:
+    """Of every request, [bs] float32."""
+    if isinstance(doubt, Tensor):
+        return doubt.float()
+    if doubt <= 0:
+        raise LatticeError(f"doubt must be positive, got {doubt}")
+    return torch.full_like(scale, doubt)
 
 
 def _weight(doubt: Tensor) -> Tensor:
@@ -131,7 +166,7 @@ class NoisyEdges(NamedTuple):
     noise: Tensor  # [bs, g, W] float32
     noise_free: Tensor  # [bs, g, W, W] float32, the edges of requests that are not coupled
     is_coupled: Tensor  # [bs] bool
-    doubt: Tensor  # [1 | bs, 1 | g, 1] float32
+    doubt: Tensor  # [bs] float32
 
 
 def noisy_edges(candidates: NoisyCandidates, pair_scores: Tensor | None) -> NoisyEdges:
@@ -179,7 +214,7 @@ def build_noisy_lattice(edges: NoisyEdges, entropy_weight: float = 0.0) -> Latti
         A ``Lattice`` of W candidates. A request that is not coupled has the tokens and edges of
         ``build_lattice`` among the first K, and edges of -inf to the M others.
     """
-    doubt = edges.doubt.unsqueeze(-1)  # [1 | bs, 1 | g, 1, 1]
+    doubt = edges.doubt.view(-1, 1, 1, 1)
     perturbed = _weight(doubt) * edges.log_q + edges.noise.unsqueeze(2)  # [bs, g, W, W]
     coupled = (perturbed / doubt).log_softmax(dim=-1)
     log_values = torch.where(edges.is_coupled.view(-1, 1, 1, 1), coupled, edges.noise_free)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dflash_sglang.tree.truncation import Truncation
+from dflash_sglang.kernels.draw import draw_with_noise, greedy_tokens
+from dflash_sglang.kernels.truncation import Truncation
 
-
-def greedy_tokens(logits: Tensor) -> Tensor:
-    """Argmax over the vocabulary, the lowest id in a tie: [bs, N, V] -> [bs, N] int64."""
-    return logits.argmax(dim=-1)
+__all__ = ["greedy_tokens", "sampled_tokens"]
 
 
 def sampled_tokens(
@@ -54,29 +52,7 @@ def sampled_tokens(
     Returns:
         ``[bs, N]`` int64 tokens.
     """
-    bs = logits.shape[0]
-    rows = torch.arange(bs, device=logits.device).unsqueeze(1)  # [bs, 1]
-    noise = noise[rows, depths]  # [bs, N, V]
-    is_greedy = (temperatures <= 0).unsqueeze(1)  # [bs, 1]
-    scale = temperatures.masked_fill(temperatures <= 0, 1.0).view(bs, 1, 1)
-    probs = (logits.float() / scale).softmax(dim=-1)
-
-    drawn = (probs.log().double() + noise).argmax(dim=-1)
-    if truncation is not None:
-        truncated = _truncated_draw(probs, noise, truncation, noise_by_rank)
-        applies = truncation.applies().unsqueeze(1)  # [bs, 1]
-        drawn = torch.where(applies, truncated, drawn)
-    return torch.where(is_greedy, greedy_tokens(logits), drawn)
-
-
-def _truncated_draw(
-    probs: Tensor, noise: Tensor, truncation: Truncation, noise_by_rank: bool
-) -> Tensor:
-    """One draw from each truncated law: probs and noise [bs, N, V] -> [bs, N] int64."""
-    ranked = probs.sort(dim=-1, descending=True)  # [bs, N, V]
-    if not noise_by_rank:
-        noise = noise.gather(-1, ranked.indices)
-    # In double precision before the logarithm: SGLang's order, on this way only.
-    log_probs = ranked.values.masked_fill(truncation.drops(ranked.values), 0.0).double().log()
-    rank = (log_probs + noise).argmax(dim=-1, keepdim=True)  # [bs, N, 1]
-    return ranked.indices.gather(-1, rank).squeeze(-1)
+    rows = torch.arange(logits.shape[0], device=logits.device).unsqueeze(1)  # [bs, 1]
+    return draw_with_noise(
+        logits, temperatures, noise[rows, depths], truncation, noise_by_rank=noise_by_rank
+    )

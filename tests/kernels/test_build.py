@@ -82,3 +82,9 @@ def test_missing_compiler_is_named(cache, sources, monkeypatch):
 
 def test_real_sources_are_found():
     assert (build.source_directory() / "cpu" / "attention.cpp").is_file()
+
+
+def test_further_flags_make_another_library(cache, sources, monkeypatch):
+    plain = build.build_library()
+    monkeypatch.setenv(build.FLAGS_VARIABLE, "-DNOTHING -O1")
+    assert build.build_library() != plain

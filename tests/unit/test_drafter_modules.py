@@ -252,7 +252,13 @@ def test_drafter_on_the_kernels_computes_the_same(
         expected = run(module, features, embeddings)
         library.load()
         served = run(module.freeze(fused=True), features, embeddings)
-    torch.testing.assert_close(served, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(served, expected, rtol=1e-5, atol=1e-5)
+        if module.selector is None:
+            return
+        choice = (torch.tensor([3, 5]), torch.randint(97, (2, 8, 4)), torch.randn(2, 8, 4))
+        scores = module.selector.pair_scores(expected, *choice)
+        again = module.train().eval().selector.pair_scores(expected, *choice)
+    torch.testing.assert_close(scores, again, rtol=1e-5, atol=1e-5)
 
 
 def test_training_after_freezing_sees_the_new_weights() -> None:

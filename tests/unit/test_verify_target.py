@@ -147,7 +147,7 @@ def test_a_request_is_drawn_by_its_own_seed_only() -> None:
 
 def test_noise_is_finite_at_both_ends_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = torch.tensor([[[0, 1, 0xFFFFFFFE, 0xFFFFFFFF]]])
-    monkeypatch.setattr("dflash_sglang.verify.noise.hash_columns", lambda *_: ends)
+    monkeypatch.setattr("dflash_sglang.kernels.noise.hash_columns", lambda *_: ends)
     noise = gumbel_noise(torch.tensor([0]), torch.tensor([[0]]), 4).flatten()
     assert noise.isfinite().all() and (noise[:-2].diff() > 0).all()
     # The topmost hash must not beat every probability.
