@@ -192,4 +192,6 @@ def _answer(body: dict[str, Any]) -> Answer:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"HTTP {error.response.status_code}"
     return str(error) or type(error).__name__

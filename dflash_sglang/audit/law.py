@@ -79,7 +79,7 @@ class Sample:
     def first_tokens(self, width: int) -> np.ndarray:
         """[n, 2] prompt, place and token, of the prefill's token and the first one verified."""
         start = self.tokens[:, :2]
-        places = self.prompts[:, None] * 2 + np.arange(start.shape[1])
+        places = self.prompts[:, None] * 2 + np.arange(2)
         return np.where(start < 0, -1, places * width + start)
 
     def bigrams(self, width: int) -> np.ndarray:
@@ -167,8 +167,8 @@ def _questions(prompt: list[int], count: int, seeds: Random | None) -> list[Ques
 
 
 def _padded(rows: Sequence[Sequence[float]], filler: float) -> np.ndarray:
-    """[n, longest] with fillers behind each row."""
-    padded = np.full((len(rows), max(2, *map(len, rows))), filler, dtype=np.float64)
+    """[n, TOKENS] with fillers behind each row."""
+    padded = np.full((len(rows), TOKENS), filler, dtype=np.float64)
     for place, row in enumerate(rows):
         padded[place, : len(row)] = row
     return padded
