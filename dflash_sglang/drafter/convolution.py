@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_sglang.config import ConvConfig
+from dflash_sglang.drafter.primitives import Linear
 
 
 class DynamicKernels(NamedTuple):
@@ -34,7 +35,7 @@ class GroupedDynamicConv(nn.Module):
         self.groups = hidden_size // conv.group_size
         self.base_kernel = nn.Parameter(torch.empty(2, conv.kernel_size, hidden_size))
         outputs = 2 * conv.kernel_size * self.groups
-        self.kernel_projection = nn.Linear(hidden_size, outputs, bias=False)
+        self.kernel_projection = Linear(hidden_size, outputs, bias=False)
 
     def reset_parameters(self) -> None:
         with torch.no_grad():

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from dflash_sglang.config import DFlash2Config
 from dflash_sglang.drafter.convolution import GroupedDynamicConv, StaticConv
-from dflash_sglang.drafter.rotary import Rotation, rotate
+from dflash_sglang.drafter.primitives import Linear, RMSNorm, StackedLinear
+from dflash_sglang.drafter.rotary import Rotation, rotate_pair
+from dflash_sglang.kernels.rows import Activation, gated_activation
 
 LayerCore = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An attention core with its layer fixed: q, k, v of the block -> out."""
@@ -33,20 +35,27 @@ class InjectedAttention(nn.Module):
         self.head_dim = config.head_dim
         query_width = config.num_attention_heads * config.head_dim
         kv_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(width, query_width, bias=bias)
-        self.k_proj = nn.Linear(width, kv_width, bias=bias)
-        self.v_proj = nn.Linear(width, kv_width, bias=bias)
-        self.o_proj = nn.Linear(query_width, width, bias=bias)
-        self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+        self.q_proj = Linear(width, query_width, bias=bias)
+        self.k_proj = Linear(width, kv_width, bias=bias)
+        self.v_proj = Linear(width, kv_width, bias=bias)
+        self.o_proj = Linear(query_width, width, bias=bias)
+        self.q_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+        self.k_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps)
+        self.stacked: StackedLinear | None = None
+
+    def stack(self) -> None:
+        """Make one product of the three projections, for serving."""
+        self.stacked = StackedLinear([self.q_proj, self.k_proj, self.v_proj])
 
     def project(self, hidden: Tensor, rotation: Rotation) -> BlockQKV:
         """hidden [n, B, D] -> the block's queries, keys and values."""
-        heads = (-1, self.head_dim)
-        q = self.q_norm(self.q_proj(hidden).unflatten(-1, heads))
-        k = self.k_norm(self.k_proj(hidden).unflatten(-1, heads))
-        v = self.v_proj(hidden).unflatten(-1, heads)
-        return BlockQKV(rotate(q, rotation), rotate(k, rotation), v)
+        if self.stacked is None:
+            rows = (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
+        else:
+            rows = self.stacked.parts(hidden)
+        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in rows)
+        q, k = rotate_pair(self.q_norm(q), self.k_norm(k), rotation)
+        return BlockQKV(q, k, v)
 
     def forward(self, hidden: Tensor, rotation: Rotation, core: LayerCore) -> Tensor:
         """hidden [n, B, D] -> [n, B, D]."""
@@ -59,12 +68,24 @@ class GatedMLP(nn.Module):
     def __init__(self, config: DFlash2Config) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(width, inner, bias=False)
-        self.up_proj = nn.Linear(width, inner, bias=False)
-        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.gate_proj = Linear(width, inner, bias=False)
+        self.up_proj = Linear(width, inner, bias=False)
+        self.down_proj = Linear(inner, width, bias=False)
+        self.stacked: StackedLinear | None = None
+
+    def stack(self) -> None:
+        """Make one product of gate and up, for serving."""
+        self.stacked = StackedLinear([self.gate_proj, self.up_proj])
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+        if self.stacked is not None and self.stacked.fused:
+            return self.down_proj(gated_activation(self.stacked(hidden), Activation.SILU))
+        gate, up = (
+            (self.gate_proj(hidden), self.up_proj(hidden))
+            if self.stacked is None
+            else self.stacked.parts(hidden)
+        )
+        return self.down_proj(F.silu(gate) * up)
 
 
 class DrafterLayer(nn.Module):
@@ -75,8 +96,8 @@ class DrafterLayer(nn.Module):
         width, eps, conv = config.hidden_size, config.rms_norm_eps, config.conv
         self.self_attn = InjectedAttention(config)
         self.mlp = GatedMLP(config)
-        self.input_layernorm = nn.RMSNorm(width, eps=eps)
-        self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
+        self.input_layernorm = RMSNorm(width, eps=eps)
+        self.post_attention_layernorm = RMSNorm(width, eps=eps)
         self.attention_conv: GroupedDynamicConv | None = None
         self.mlp_conv: GroupedDynamicConv | None = None
         self.static_conv: StaticConv | None = None

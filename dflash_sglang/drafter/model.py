@@ -12,6 +12,7 @@ from dflash_sglang.config import DFlash2Config
 from dflash_sglang.drafter.attention import AttentionCore, ContextKV
 from dflash_sglang.drafter.injection import ContextProjection
 from dflash_sglang.drafter.layers import DrafterLayer
+from dflash_sglang.drafter.primitives import Linear, RMSNorm
 from dflash_sglang.drafter.rotary import RotaryEmbedding, rotate
 from dflash_sglang.drafter.selector import CandidateSelector
 
@@ -29,10 +30,10 @@ class DFlash2Drafter(nn.Module):
         super().__init__()
         self.config = config
         taps = len(config.target_layer_ids)
-        self.fc = nn.Linear(taps * config.target_hidden_size, config.hidden_size, bias=False)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.fc = Linear(taps * config.target_hidden_size, config.hidden_size, bias=False)
+        self.hidden_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.layers = nn.ModuleList(DrafterLayer(config) for _ in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary = RotaryEmbedding(config.rope)
         self.candidate_selector: CandidateSelector | None = None
         if config.selector is not None:
@@ -42,20 +43,33 @@ class DFlash2Drafter(nn.Module):
         self.context_projection: ContextProjection | None = None  # kept by freeze()
         self.apply(_initialize)
 
-    def freeze(self) -> DFlash2Drafter:
-        """Make ready to serve: no gradients, and the context's projections stacked once for all.
+    def freeze(self, *, fused: bool = False) -> DFlash2Drafter:
+        """Make ready to serve: no gradients, and products of one input stacked once for all.
 
-        The weights must not change afterwards; ``train()`` lifts that again.
+        The weights must not change afterwards; ``train()`` lifts that again. ``fused`` computes
+        with this project's CPU kernels, which ``kernels.library.load`` must have loaded.
         """
         self.eval().requires_grad_(False)
+        self._fuse(fused)
+        for layer in self.layers:
+            layer.self_attn.stack()
+            layer.mlp.stack()
         self.context_projection = self._stacked_projection()
         return self
 
     def train(self, mode: bool = True) -> DFlash2Drafter:
         """As in torch; a drafter that trains keeps no copies of its weights."""
         if mode:
+            self._fuse(False)
+            for layer in self.layers:
+                layer.self_attn.stacked = layer.mlp.stacked = None
             self.context_projection = None
         return super().train(mode)
+
+    def _fuse(self, fused: bool) -> None:
+        for module in self.modules():
+            if isinstance(module, Linear | RMSNorm | RotaryEmbedding):
+                module.fused = fused
 
     @property
     def selector(self) -> CandidateSelector | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_sglang.config import RopeConfig
+from dflash_sglang.kernels.rows import rotary_embedding
 
 
 class Rotation(NamedTuple):
@@ -16,11 +17,20 @@ class Rotation(NamedTuple):
 
     cos: Tensor  # [..., 1, rotary_dim]
     sin: Tensor  # [..., 1, rotary_dim], negative in the first half
+    table: RotationTable | None = None  # the same for the kernel, where that serves
+
+
+class RotationTable(NamedTuple):
+    """A rotation as the rotary kernel reads it, one row a token."""
+
+    rows: Tensor  # [T] int64, 0 to T - 1
+    cos_sin: Tensor  # [T, rotary_dim], the distinct cosines, then sines
 
 
 class RotaryEmbedding(nn.Module):
     """Rotate-half RoPE. Angles are float32 in every model dtype: bfloat16 positions collide."""
 
+    fused = False
     signed_frequencies: Tensor  # [rotary_dim] = [-f, f]: one product yields cosine and signed sine
 
     def __init__(self, config: RopeConfig) -> None:
@@ -47,7 +57,8 @@ class RotaryEmbedding(nn.Module):
         cos, sin = angles.cos(), angles.sin()
         if amplitude != 1.0:  # yarn only
             cos, sin = cos * amplitude, sin * amplitude
-        return Rotation(cos.to(dtype), sin.to(dtype))
+        cos, sin = cos.to(dtype), sin.to(dtype)
+        return Rotation(cos, sin, _table(cos, sin) if self.fused else None)
 
     def _grown(self, length: int) -> tuple[Tensor, float]:
         """Frequencies of dynamic NTK scaling for a sequence of ``length``."""
@@ -63,6 +74,21 @@ class RotaryEmbedding(nn.Module):
         super()._apply(fn, recurse)
         self.signed_frequencies = exact.to(self.signed_frequencies.device)
         return self
+
+
+def _table(cos: Tensor, sin: Tensor) -> RotationTable:
+    half = cos.shape[-1] // 2
+    cos_sin = torch.cat((cos[..., :half], sin[..., half:]), dim=-1).flatten(0, -2)
+    return RotationTable(torch.arange(cos_sin.shape[0]), cos_sin)
+
+
+def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+    """Rotate queries ``[..., H, d]`` and keys ``[..., Hkv, d]``; the kernel does it in place."""
+    if rotation.table is None:
+        return rotate(q, rotation), rotate(k, rotation)
+    rows, cos_sin = rotation.table
+    rotary_embedding(rows, q.flatten(0, -3), k.flatten(0, -3), cos_sin, neox=True)
+    return q, k
 
 
 def rotate(heads: Tensor, rotation: Rotation) -> Tensor:

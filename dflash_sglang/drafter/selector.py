@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_sglang.config import SelectorConfig
+from dflash_sglang.drafter.primitives import Linear
 
 
 class CandidateSelector(nn.Module):
@@ -21,7 +22,7 @@ class CandidateSelector(nn.Module):
         self.top_k = selector.top_k
         self.predecessor_codebook = nn.Parameter(torch.empty(vocab_size, selector.rank))
         self.successor_codebook = nn.Parameter(torch.empty(vocab_size, selector.rank))
-        self.hidden_projection = nn.Linear(hidden_size, selector.rank, bias=False)
+        self.hidden_projection = Linear(hidden_size, selector.rank, bias=False)
 
     def reset_parameters(self) -> None:
         """Pair terms start at zero: the selector begins as the unary ranking."""

@@ -90,7 +90,8 @@ class DFlash2DraftModel(nn.Module):
         check_tensors(loaded, parameters, self.config.name_or_path)
         for name, parameter in parameters.items():
             parameter.data.copy_(loaded[name])
-        self.drafter.freeze()
+        # The CPU host has loaded the kernels by now; elsewhere PyTorch's operators serve.
+        self.drafter.freeze(fused=self.drafter.norm.weight.is_cpu)
 
 
 class Installed(NamedTuple):

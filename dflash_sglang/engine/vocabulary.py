@@ -16,6 +16,8 @@ from sglang.srt.lora.layers import unwrap_lora_layer
 from torch import nn
 from torch.nn import functional
 
+from dflash_sglang.kernels.linear import linear
+
 
 class TargetVocabulary:
     """Embedding and head of one target model.
@@ -62,7 +64,8 @@ class TargetVocabulary:
             logits = quant_method.apply(self._head, hidden, None)
         else:
             weight = self._head.weight
-            logits = functional.linear(hidden.to(weight.dtype), weight)
+            product = linear if weight.is_cpu else functional.linear
+            logits = product(hidden.to(weight.dtype), weight)
         if self._group.world_size > 1:
             logits = self._group.all_gather(logits, dim=-1)
         # Padding of the vocabulary stands behind its last token.

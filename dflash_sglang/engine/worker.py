@@ -25,10 +25,11 @@ from dflash_sglang.engine.state import DraftState, carry
 from dflash_sglang.engine.targets import check_target
 from dflash_sglang.engine.verifying import TreeVerifier
 from dflash_sglang.engine.vocabulary import TargetVocabulary
-from dflash_sglang.engine.window import StepWindow, open_window
+from dflash_sglang.engine.window import open_window
+from dflash_sglang.kernels.walk import CommitMoves, commit_path
 from dflash_sglang.tree.build import build_tree
 from dflash_sglang.tree.layout import make_layout
-from dflash_sglang.verify.walk import Verdict, walk
+from dflash_sglang.verify.walk import walk
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -165,44 +166,32 @@ class DFlash2Worker(BaseSpecWorker):
         if batch.return_logprob:
             self._verifier.write_logprobs(batch, verdict, target.output)
 
-        new_seq_lens = window.prefix_lens + verdict.accept_lens
-        publish(new_seq_lens)
-        self._commit(window, verdict, target.output.hidden_states)
+        moves = commit_path(
+            verdict.node_path, window.slots, window.prefix_lens, self._options.num_nodes
+        )
+        publish(moves.new_lens)
+        self._commit(moves, target.output.hidden_states)
         target.output.hidden_states = None
         return GenerationBatchResult(
             logits_output=target.output,
             next_token_ids=verdict.tokens.reshape(-1),
             accept_lens=verdict.accept_lens.to(torch.int32),
             can_run_cuda_graph=target.can_run_cuda_graph,
-            next_draft_input=carry(verdict.bonus, new_seq_lens),
+            next_draft_input=carry(verdict.bonus, moves.new_lens),
             speculative_num_draft_tokens=self._options.num_nodes,
             speculative_output_stride=self._options.max_depth + 1,
-            new_seq_lens=new_seq_lens,
+            new_seq_lens=moves.new_lens,
         )
 
-    def _commit(self, window: StepWindow, verdict: Verdict, features: torch.Tensor) -> None:
+    def _commit(self, moves: CommitMoves, features: torch.Tensor) -> None:
         """Give the accepted path consecutive slots, and the drafter the path's hidden states.
 
         Args:
             features: [bs * N, n * D] hidden states of every node, the target's.
         """
-        bs, length = verdict.node_path.shape
-        accepted = verdict.node_path >= 0  # [bs, depth + 1], the root included
-        path = verdict.node_path.clamp(min=0)
-        ordered = window.slots[:, :length]  # where the path belongs
         if not self._options.is_chain:
-            scattered = window.slots.gather(1, path)
-            # A row that is not accepted moves onto itself.
-            scattered = torch.where(accepted, scattered, ordered)
-            pool = self._runner.token_to_kv_pool
-            pool.move_kv_cache(ordered.reshape(-1), scattered.reshape(-1))
-
-        first_rows = torch.arange(bs, device=path.device)[:, None] * self._options.num_nodes
-        rows = (first_rows + path).reshape(-1)
-        offsets = torch.arange(length, device=path.device)
-        positions = (window.prefix_lens[:, None] + offsets).reshape(-1)
-        slots = torch.where(accepted, ordered, 0).reshape(-1)
-        self._append_context(features[rows], slots, positions)
+            self._runner.token_to_kv_pool.move_kv_cache(moves.targets, moves.sources)
+        self._append_context(features[moves.rows], moves.context_slots, moves.positions)
 
     @torch.inference_mode()
     def _append_context(

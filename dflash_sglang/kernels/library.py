@@ -12,7 +12,7 @@ import torch
 from dflash_sglang.kernels import build
 
 NAMESPACE = "dflash2"
-_OPERATOR_MODULES = ("attention", "linear", "rows")
+_OPERATOR_MODULES = ("attention", "linear", "rows", "tree", "walk")
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -33,15 +33,16 @@ _operators: list[Operator] = []
 
 
 def define(operator: Operator) -> None:
-    """Declare an operator; :func:`load` gives it its implementation."""
+    """Declare an operator. Its reference serves wherever :func:`load` brings nothing better."""
     _library.define(operator.schema)
+    _library.impl(operator.name, operator.reference, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{operator.name}", operator.fake)
     _operators.append(operator)
 
 
 @cache
 def load() -> str:
-    """Give every declared operator its CPU implementation, once.
+    """Give every operator its compiled CPU implementation, unless the references are asked for.
 
     Returns:
         ``"compiled"`` or ``"reference"``: which one serves (see ``DFLASH2_KERNELS``).
@@ -55,7 +56,4 @@ def load() -> str:
     mode = build.kernel_mode()
     if mode == "compiled":
         torch.ops.load_library(str(build.build_library()))
-    else:
-        for operator in _operators:
-            _library.impl(operator.name, operator.reference, "CPU")
     return mode

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
-from dflash_sglang.tree.beam import beam_tree
-from dflash_sglang.tree.best_first import best_first_tree
+from dflash_sglang.kernels import tree as kernels
+from dflash_sglang.kernels.tree import DraftTree
 from dflash_sglang.tree.lattice import Lattice, LatticeError
-
-
-class DraftTree(NamedTuple):
-    """N nodes a request; column 0 is the root, which carries the anchor.
-
-    Nodes stand in the order of their value, best first, so a parent precedes its children and the
-    first n columns are exactly the tree of n nodes. Padding (columns from ``num_nodes`` on) carries
-    the anchor, parent -1, depth 0 and value ``-inf``. Siblings carry distinct tokens.
-    """
-
-    tokens: Tensor  # [bs, N] int64
-    parents: Tensor  # [bs, N] int64, column of the parent; -1 for root and padding
-    depths: Tensor  # [bs, N] int64; 0 for root and padding
-    log_values: Tensor  # [bs, N] float32, log of the chance that the whole path is accepted
-    num_nodes: Tensor  # [bs] int64, root included
 
 
 def build_tree(
@@ -41,9 +23,7 @@ def build_tree(
     expected accepted length under q. Ties are broken by depth, then candidate index, then the
     parent's order, so that the tree is a function of its input.
 
-    On the CPU an exact best-first search runs on the host. On other devices a beam of N nodes a
-    depth, which holds every node of the answer, chooses the same tree without waiting for the
-    device (the two may part where two values differ by less than float32 rounding).
+    Nothing waits for the device; ``kernels.tree`` says how the nodes are found.
 
     Args:
         lattice: candidates and edge values.
@@ -68,11 +48,4 @@ def build_tree(
     if max_children < 1:
         raise LatticeError(f"max_children must be at least 1, got {max_children}")
 
-    search = best_first_tree if lattice.tokens.device.type == "cpu" else beam_tree
-    chosen = search(lattice, num_nodes, max_depth, max_children)
-
-    # A node of depth d stands at position d - 1 of the lattice; root and padding carry the anchor.
-    rows = torch.arange(bs, device=anchors.device).unsqueeze(1)  # [bs, 1]
-    drafted = lattice.tokens[rows, (chosen.depths - 1).clamp(min=0), chosen.candidates]  # [bs, N]
-    tokens = torch.where(chosen.depths > 0, drafted, anchors.unsqueeze(1))
-    return DraftTree(tokens, chosen.parents, chosen.depths, chosen.log_values, chosen.num_nodes)
+    return kernels.build_tree(*lattice, anchors, num_nodes, max_depth, max_children)

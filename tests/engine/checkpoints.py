@@ -38,6 +38,17 @@ TARGETS: dict[str, Any] = {
     "gemma3": lambda: transformers.Gemma3TextConfig(
         **_COMMON, sliding_window=32, query_pre_attn_scalar=16
     ),
+    # Full layers with wider keys, a third of whose channels rotate, and per-layer inputs.
+    "gemma4": lambda: transformers.Gemma4TextConfig(
+        **_COMMON,
+        sliding_window=32,
+        global_head_dim=32,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+    ),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **_COMMON, sliding_window=32, num_local_experts=4, num_experts_per_tok=2
+    ),
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
         **_COMMON, moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2
     ),

@@ -14,6 +14,7 @@ from dflash_sglang.config import ConvConfig, DFlash2Config, SelectorConfig
 from dflash_sglang.drafter import CandidateSelector, DenseAttention, DFlash2Drafter, visible
 from dflash_sglang.drafter.convolution import GroupedDynamicConv, StaticConv
 from dflash_sglang.drafter.rotary import RotaryEmbedding, rotate
+from dflash_sglang.kernels import library
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -165,9 +166,9 @@ def test_rotation_leaves_channels_beyond_its_width_untouched() -> None:
 
 def test_far_positions_stay_distinct_in_bfloat16() -> None:
     rotary = RotaryEmbedding(DFlash2Config.from_dict(drafter_config()).rope).to(torch.bfloat16)
-    cos, _ = rotary(torch.tensor([30000, 30001]), torch.bfloat16)
+    cos = rotary(torch.tensor([30000, 30001]), torch.bfloat16).cos
     assert cos.dtype == torch.bfloat16
-    exact, _ = rotary(torch.tensor([30000, 30001]), torch.float32)
+    exact = rotary(torch.tensor([30000, 30001]), torch.float32).cos
     assert (exact[0] - exact[1]).abs().max() > 0.1
     assert (cos.float() - exact).abs().max() < 2**-8
 
@@ -239,8 +240,23 @@ def test_frozen_drafter_computes_the_same_and_follows_its_dtype(changes: dict[st
     assert keys.dtype == values.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("changes", [*VARIANTS.values(), {"attention_bias": True}])
+@pytest.mark.parametrize("rope", [{}, {"rope_parameters": {"rope_theta": 1e4, "rope_dim": 8}}])
+def test_drafter_on_the_kernels_computes_the_same(
+    changes: dict[str, Any], rope: dict[str, Any]
+) -> None:
+    torch.manual_seed(9)
+    module = drafter(**changes, **rope)
+    features, embeddings = torch.randn(6, 192), torch.randn(2, 8, 64)
+    with torch.no_grad():
+        expected = run(module, features, embeddings)
+        library.load()
+        served = run(module.freeze(fused=True), features, embeddings)
+    torch.testing.assert_close(served, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_training_after_freezing_sees_the_new_weights() -> None:
-    module = drafter().freeze().train()
+    module = drafter().freeze(fused=True).train()
     context, positions = torch.randn(5, 64), torch.arange(5)
     before = module.context_keys_values(context, positions)
     with torch.no_grad():

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_strategies import TreeCase, best_paths, paths_of, random_lattice, tree_cases
 
+from dflash_sglang.kernels.beam import beam_tree
+from dflash_sglang.kernels.best_first import best_first_tree
 from dflash_sglang.tree import Lattice, LatticeError, build_tree
-from dflash_sglang.tree.beam import beam_tree
-from dflash_sglang.tree.best_first import best_first_tree
 
 quick = settings(max_examples=60, deadline=None)
 
@@ -98,7 +98,8 @@ def test_one_child_a_node_is_the_greedy_path_through_the_lattice(case: TreeCase)
 @given(tree_cases(max_positions=7, max_candidates=16))
 def test_beam_and_best_first_choose_the_same_nodes(case: TreeCase) -> None:
     limits = (case.num_nodes, case.max_depth, case.max_children)
-    exact, beam = best_first_tree(case.lattice, *limits), beam_tree(case.lattice, *limits)
+    edges = case.lattice.log_probs
+    exact, beam = best_first_tree(edges, *limits), beam_tree(edges, *limits)
     for field, a, b in zip(exact._fields, exact, beam, strict=True):
         assert torch.equal(a, b), field
 
@@ -112,7 +113,7 @@ def test_ties_break_by_depth_then_candidate_rank(g: int, K: int, N: int, childre
     log_probs[:, g // 2 :] = 0.0
     case = TreeCase(lattice._replace(log_probs=log_probs), torch.zeros(2).long(), N, g, children)
     assert paths_of(case.build(), 0) == best_paths(case, 0)
-    exact, beam = (search(case.lattice, N, g, children) for search in (best_first_tree, beam_tree))
+    exact, beam = (search(log_probs, N, g, children) for search in (best_first_tree, beam_tree))
     assert all(torch.equal(a, b) for a, b in zip(exact, beam, strict=True))
 
 
@@ -122,7 +123,7 @@ def test_impossible_edges_are_never_taken(search) -> None:
     log_probs = lattice.log_probs.clone()
     log_probs[:, :, :, 1] = -torch.inf
     log_probs[:, :, :, 2] = torch.nan
-    chosen = search(lattice._replace(log_probs=log_probs), 64, 3, 4)
+    chosen = search(log_probs, 64, 3, 4)
     assert chosen.num_nodes.item() == 1 + 2 + 4 + 8
     assert set(chosen.candidates[0, 1:15].tolist()) == {0, 3}
 

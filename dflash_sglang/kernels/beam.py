@@ -1,4 +1,4 @@
-"""The same choice by tensor operations of fixed shape, for accelerators; see ``build_tree``."""
+"""Reference of ``build_tree`` on accelerators: the same choice by operations of fixed shape."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dflash_sglang.tree.lattice import Lattice
-from dflash_sglang.tree.selection import Selection
+from dflash_sglang.kernels.selection import Selection
 
 
-def beam_tree(lattice: Lattice, num_nodes: int, max_depth: int, max_children: int) -> Selection:
+def beam_tree(log_probs: Tensor, num_nodes: int, max_depth: int, max_children: int) -> Selection:
     """Keep the N best nodes of each depth, then the N best of all. Arguments as in ``build_tree``.
 
     A beam of N loses nothing: a chosen node is among the N best of its depth, and so are its
     ancestors. No shape depends on a value, so nothing waits for the device.
     """
-    edges = _allowed_edges(lattice.log_probs, max_children)  # [bs, g, K, K]
+    edges = _allowed_edges(log_probs, max_children)  # [bs, g, K, K]
     bs = edges.shape[0]
     rows = torch.arange(bs, device=edges.device).unsqueeze(1)  # [bs, 1]
 

@@ -1,4 +1,4 @@
-"""Exact best-first search over the lattice on the host; ``build_tree`` is the way in."""
+"""Reference of ``build_tree`` on the host: exact best-first search over the lattice."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from dflash_sglang.tree.lattice import Lattice
-from dflash_sglang.tree.selection import Selection
+from dflash_sglang.kernels.selection import Selection
 
 
 class _Family(NamedTuple):
@@ -27,17 +27,16 @@ _Entry = tuple[float, int, int, int, int]
 
 
 def best_first_tree(
-    lattice: Lattice, num_nodes: int, max_depth: int, max_children: int
+    log_probs: Tensor, num_nodes: int, max_depth: int, max_children: int
 ) -> Selection:
     """Choose the best nodes, one request after the other. Arguments as in ``build_tree``."""
-    log_probs = lattice.log_probs.detach().numpy()  # [bs, g, K, K]
-    bs = log_probs.shape[0]
+    edges = log_probs.detach().numpy()  # [bs, g, K, K]
+    bs = edges.shape[0]
     nodes = np.zeros((3, bs, num_nodes), dtype=np.int64)  # candidate, parent, depth
     nodes[1] = -1
     log_values = np.full((bs, num_nodes), -inf, dtype=np.float32)
     counts = [
-        _search(log_probs[b], nodes[:, b], log_values[b], max_depth, max_children)
-        for b in range(bs)
+        _search(edges[b], nodes[:, b], log_values[b], max_depth, max_children) for b in range(bs)
     ]
     candidates, parents, depths = torch.from_numpy(nodes).unbind(0)
     return Selection(

@@ -1,0 +1,36 @@
+"""The drafter in the engine is the module: it drafts, step by step, what the reference drafts."""
+
+import pytest
+import torch
+import transformers
+
+from dflash_sglang.drafter.checkpoint import load_drafter
+from dflash_sglang.drafter.reference import Window, generate
+from tests.engine.checkpoints import VOCAB
+from tests.engine.traffic import generate_all, make_prompts
+
+NEW_TOKENS = 64
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [
+        ("chain", Window(num_nodes=8, max_children=1)),
+        ("tree", Window(num_nodes=16, max_children=12)),
+    ],
+)
+def test_server_takes_the_steps_of_the_reference(trio, tiny_qwen3, tiny_drafter, shape, window):
+    """Any difference in hidden states, context, lattice or tree would change what is accepted."""
+    target = transformers.AutoModelForCausalLM.from_pretrained(tiny_qwen3, dtype=torch.float32)
+    drafter = load_drafter(tiny_drafter, dtype=torch.float32)
+    prompts = make_prompts(12, VOCAB - 1, longest=120)
+    served = generate_all(getattr(trio, shape), prompts, NEW_TOKENS, concurrency=4)
+    expected = [
+        generate(target, drafter, torch.tensor(prompt), NEW_TOKENS, window) for prompt in prompts
+    ]
+    assert [answer.token_ids for answer in served] == [answer.tokens for answer in expected]
+    steps = [answer.meta["spec_verify_ct"] for answer in served]
+    assert steps == [len(answer.accept_lens) for answer in expected]
+    assert sum(steps) < 0.95 * NEW_TOKENS * len(prompts)  # drafts were accepted
