@@ -205,6 +205,11 @@ def _refuse_unsupported(cfg: Any) -> None:
             "dflash2 does not support --speculative-draft-window-size: a drafter's window is its "
             "checkpoint's."
         )
+    if cfg.grammar_backend == "outlines":
+        raise OptionsError(
+            "dflash2 follows a grammar into every branch and back: expected --grammar-backend "
+            "xgrammar or llguidance, got outlines, which cannot go back."
+        )
 
 
 def register() -> None:

@@ -24,6 +24,7 @@ class Reliance(NamedTuple):
 
 _SPEC = "sglang.srt.speculative"
 _EXECUTOR = "sglang.srt.model_executor"
+_SAMPLING = "sglang.srt.sampling.sampling_batch_info"
 
 RELIANCES: tuple[Reliance, ...] = (
     Reliance(
@@ -40,7 +41,6 @@ RELIANCES: tuple[Reliance, ...] = (
         f"{_SPEC}.dflash_info.DFlashVerifyInput.prepare_for_verify", ("batch", "target_worker")
     ),
     Reliance(f"{_SPEC}.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", ("batch",)),
-    Reliance(f"{_SPEC}.dflash_utils.apply_dflash_verify_logits_adjustments", ("draft_token_num",)),
     Reliance(f"{_SPEC}.dflash_utils.resolve_dflash_verify_mask_policy", ("attn_backend",)),
     Reliance(f"{_SPEC}.spec_utils.GrammarTree.from_device"),
     Reliance(f"{_SPEC}.spec_utils.build_grammar_vocab_mask", ("reqs", "tree", "barrier")),
@@ -67,6 +67,13 @@ RELIANCES: tuple[Reliance, ...] = (
     ),
     Reliance("sglang.srt.layers.logprob_processor.compute_spec_logprobs", ("chain_stride",)),
     Reliance("sglang.srt.layers.sampler.Sampler.forward", ("sampling_info", "positions")),
+    Reliance(
+        "sglang.srt.layers.sampler.apply_custom_logit_processor", ("logits", "sampling_batch_info")
+    ),
+    Reliance(f"{_SAMPLING}.ProcessorEntry", ("processor", "rows", "indices")),
+    Reliance(f"{_SAMPLING}.SamplingBatchInfo.acc_additive_penalties"),
+    Reliance(f"{_SAMPLING}.SamplingBatchInfo.acc_scaling_penalties"),
+    Reliance("sglang.srt.managers.schedule_batch.ScheduleBatch.decoding_reqs"),
     Reliance("sglang.srt.mem_cache.kv_index_translator.KVIndexTranslator.plan", ("write_virtual",)),
     Reliance("sglang.srt.mem_cache.memory_pool.KVWriteLoc", ("loc", "physical")),
     Reliance("sglang.srt.plugins.hook_registry.HookRegistry.register", ("target", "hook_type")),

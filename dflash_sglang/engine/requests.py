@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
-_PATH_DEPENDENT = ("frequency_penalty", "presence_penalty")
+# Further outputs that SGLang would take from the verify forward as it takes them from a chain's.
+_UNSUPPORTED_OUTPUTS = (
+    "return_hidden_states",
+    "return_sampling_mask",
+    "return_routed_experts",
+    "return_indexer_topk",
+)
 
 
 def register() -> None:
@@ -21,25 +27,31 @@ def register() -> None:
 
 
 def _validate(original: Callable[..., str | None], req: Req, enable_overlap: bool) -> str | None:
-    return original(req, enable_overlap) or refusal(req)
+    from sglang.srt.runtime_context import get_exec
+
+    seeded = get_exec().deterministic.enable_deterministic_inference
+    return refusal(req, seeded) or original(req, enable_overlap)
 
 
-def refusal(req: Req) -> str | None:
-    """Why this request cannot be served exactly, in one sentence; None where it can."""
+def refusal(req: Req, seeded: bool) -> str | None:
+    """Why this request cannot be served exactly, in one sentence; None where it can.
+
+    Args:
+        seeded: the server runs with ``--enable-deterministic-inference``.
+    """
+    for name in _UNSUPPORTED_OUTPUTS:
+        if getattr(req, name):
+            return f"dflash2 does not support {name} yet: expected false, got {getattr(req, name)}."
     params = req.sampling_params
-    for name in _PATH_DEPENDENT:
-        if getattr(params, name) != 0:
-            return f"dflash2 does not support {name} yet: expected 0, got {getattr(params, name)}."
-    if params.repetition_penalty != 1:
+    if seeded and params.min_p > 0:
+        # SGLang's sampler asserts, and the server would end, for greedy requests beside others too.
         return (
-            "dflash2 does not support repetition_penalty yet: expected 1, got "
-            f"{params.repetition_penalty}."
+            "SGLang's sampler for --enable-deterministic-inference does not know min_p: expected "
+            f"0, got {params.min_p}."
         )
-    if params.min_new_tokens > 0:
+    if params.min_new_tokens > 0 and req.tokenizer is None:
         return (
-            "dflash2 does not support min_new_tokens (min_tokens) yet: expected 0, got "
-            f"{params.min_new_tokens}."
+            "min_new_tokens (min_tokens) needs the tokens that end a text: expected 0 on a server "
+            f"with --skip-tokenizer-init, got {params.min_new_tokens}."
         )
-    if req.custom_logit_processor is not None:
-        return "dflash2 does not support custom logit processors yet."
     return None

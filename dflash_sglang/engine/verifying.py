@@ -12,9 +12,10 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
-from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
-from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
 
+from dflash_sglang.engine.adjusting import LogitAdjuster
+from dflash_sglang.engine.grammar import copy_trees, node_masks
+from dflash_sglang.engine.node_rows import one_row_a_node
 from dflash_sglang.engine.noise import StepNoise
 from dflash_sglang.engine.window import StepWindow
 from dflash_sglang.options import DFlash2Options
@@ -27,7 +28,6 @@ from dflash_sglang.verify.walk import Verdict
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.tp_worker import TpModelWorker
-    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 
 @dataclass
@@ -56,11 +56,15 @@ class TreeVerifier:
     Args:
         worker: SGLang's worker of the target.
         options: the resolved speculation window.
+        adjuster: what requests ask of their logits.
     """
 
-    def __init__(self, worker: TpModelWorker, options: DFlash2Options) -> None:
+    def __init__(
+        self, worker: TpModelWorker, options: DFlash2Options, adjuster: LogitAdjuster
+    ) -> None:
         self._worker = worker
         self._options = options
+        self._adjuster = adjuster
 
     def verify(
         self,
@@ -72,12 +76,7 @@ class TreeVerifier:
         grammar_barrier: Callable[[], None] | None,
     ) -> TargetVerdict:
         """One forward over all nodes, then one token of the target's at each."""
-        # Its copy to the host overlaps with the forward below.
-        grammar_tree = (
-            GrammarTree.from_device(layout.first_child, layout.next_sibling, tree.tokens)
-            if batch.has_grammar
-            else None
-        )
+        trees = copy_trees(batch, tree, layout)  # overlaps with the forward below
         verify_input = self._verify_input(batch, window, tree, layout)
         batch.out_cache_loc = window.slots[:, : self._options.num_nodes].reshape(-1)
         with _host_lengths_with(batch, self._options.num_nodes):
@@ -89,7 +88,8 @@ class TreeVerifier:
             skip_attn_backend_init=True,
         )
         output = result.logits_output
-        self._adjust(batch, output, grammar_tree, grammar_barrier)
+        mask = None if trees is None else node_masks(batch, trees, grammar_barrier)
+        self._adjuster.adjust_nodes(batch, output.next_token_logits, tree, layout, mask)
         tokens = self._target_tokens(batch, output.next_token_logits, tree, layout, noise)
         return TargetVerdict(output, tokens, result.can_run_cuda_graph)
 
@@ -131,32 +131,6 @@ class TreeVerifier:
             )
         return verify_input
 
-    def _adjust(
-        self,
-        batch: ScheduleBatch,
-        output: LogitsProcessorOutput,
-        grammar_tree: GrammarTree | None,
-        grammar_barrier: Callable[[], None] | None,
-    ) -> None:
-        logits = output.next_token_logits
-        mask = None
-        if grammar_tree is not None:
-            # First, since it also clears the mask that a prefill left behind.
-            mask = build_grammar_vocab_mask(
-                reqs=batch.reqs,
-                tree=grammar_tree,
-                sampling_info=batch.sampling_info,
-                device=logits.device,
-                barrier=grammar_barrier,
-            )
-        apply_dflash_verify_logits_adjustments(
-            next_token_logits=logits,
-            sampling_info=batch.sampling_info,
-            draft_token_num=self._options.num_nodes,
-        )
-        if mask is not None:
-            mask.apply(logits)
-
     def _target_tokens(
         self,
         batch: ScheduleBatch,
@@ -182,36 +156,13 @@ class TreeVerifier:
         # SGLang's sampler works in place, and log-probabilities want the logits afterwards.
         drawn = self._worker.model_runner.sampler(
             LogitsProcessorOutput(next_token_logits=logits.clone()),
-            _one_row_a_node(info, nodes),
+            one_row_a_node(info, nodes),
             return_logprob=False,
             top_logprobs_nums=[],
             token_ids_logprobs=[],
             positions=layout.positions.reshape(-1),
         )
         return drawn.view(-1, nodes).to(torch.int64)
-
-
-def _one_row_a_node(info: SamplingBatchInfo, nodes: int) -> SamplingBatchInfo:
-    """The same sampling parameters with every request's row repeated for each of its nodes.
-
-    Rows are already adjusted by custom processors, grammar and penalties, so those are left out.
-    """
-
-    def repeat(values: torch.Tensor | None) -> torch.Tensor | None:
-        return None if values is None else values.repeat_interleave(nodes, dim=0)
-
-    return replace(
-        info,
-        temperatures=repeat(info.temperatures),
-        top_ps=repeat(info.top_ps),
-        top_ks=repeat(info.top_ks),
-        min_ps=repeat(info.min_ps),
-        sampling_seed=repeat(info.sampling_seed),
-        has_custom_logit_processor=False,
-        grammar_mask=None,
-        penalizer_orchestrator=None,
-        logit_bias=None,
-    )
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
 
 from dflash_sglang.algorithm import drafter_of, options_of
 from dflash_sglang.engine import draft_model
+from dflash_sglang.engine.adjusting import LogitAdjuster
 from dflash_sglang.engine.drafting import BlockDrafter
 from dflash_sglang.engine.noise import step_noise
 from dflash_sglang.engine.placement import replicated_drafter
@@ -68,7 +69,10 @@ class DFlash2Worker(BaseSpecWorker):
             ).draft_worker
         self._draft_runner = self._draft_worker.model_runner
         self._drafter = BlockDrafter(self._draft_runner, vocabulary, self._options)
-        self._verifier = TreeVerifier(target_worker, self._options)
+        self._adjuster = LogitAdjuster(
+            self._runner.model_config.vocab_size, self._options.max_depth, self._runner.device
+        )
+        self._verifier = TreeVerifier(target_worker, self._options, self._adjuster)
         if get_parallel().tp_rank == 0:
             logger.info("dflash2: %s", self._options.describe())
 
@@ -108,20 +112,28 @@ class DFlash2Worker(BaseSpecWorker):
         """One step of a batch: its prompts through the target, or one speculative decode step."""
         publish = on_publish or (lambda _: None)
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            return self._prefill(batch, publish)
+            return self._prefill(batch, publish, grammar_barrier)
         if batch.forward_mode.is_idle():
             return self._idle(publish)
         return self._decode(batch, publish, grammar_barrier)
 
     # The steps --------------------------------------------------------------------------------
 
-    def _prefill(self, batch: ScheduleBatch, publish: Publish) -> GenerationBatchResult:
+    def _prefill(
+        self,
+        batch: ScheduleBatch,
+        publish: Publish,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> GenerationBatchResult:
         """Prompt tokens through the target; its hidden states become the drafter's context."""
+        self._adjuster.prepare_prefill(batch, grammar_barrier)
         result = self._target_worker.forward_batch_generation(
             batch, capture_hidden_mode=CaptureHiddenMode.FULL, return_kv_loc_plan=True
         )
         plan, result.kv_loc_plan = result.kv_loc_plan, None
         self._tp_sync.sync(SpecTpSyncSite.DFLASH_TARGET, result.next_token_ids)
+        first_tokens = result.next_token_ids.to(torch.int64)[:, None]  # [bs, 1]
+        self._adjuster.follow(batch, first_tokens, torch.ones_like(batch.seq_lens))
         result.new_seq_lens = batch.seq_lens
         publish(result.new_seq_lens)
 
@@ -163,6 +175,7 @@ class DFlash2Worker(BaseSpecWorker):
         target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
         self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
         verdict = walk(tree, target.tokens, self._options.max_depth)
+        self._adjuster.follow(batch, verdict.tokens, verdict.accept_lens)
         if batch.return_logprob:
             self._verifier.write_logprobs(batch, verdict, target.output)
 

@@ -8,10 +8,12 @@ from dflash_sglang.bench.server import Server, cpu_arguments
 
 
 def plain_server(target: Path, *further: str) -> Server:
-    """SGLang without speculation."""
+    """SGLang without speculation, with a tokenizer where the checkpoint has one."""
+    has_tokenizer = (target / "tokenizer.json").exists()
     return Server(
         [
-            *("--model-path", str(target), "--skip-tokenizer-init", "--dtype", "float32"),
+            *("--model-path", str(target), "--dtype", "float32"),
+            *([] if has_tokenizer else ["--skip-tokenizer-init"]),
             *cpu_arguments(),
             *further,
         ]
