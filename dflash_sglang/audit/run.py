@@ -50,12 +50,14 @@ def audit(sides: Sides, scope: Scope, console: Console) -> Report:
                 f"{' '.join([*filter(None, (sides.target, sides.drafter)), *sides.arguments])}."
             )
         return audit_running(sides.baseline, sides.candidate, scope, console)
-    target, drafter = sides.target or str(PAIR / "target"), sides.drafter or str(PAIR / "drafter")
+    if bool(sides.target) != bool(sides.drafter):
+        raise AuditError("give both --target and --drafter, or neither for the demo pair.")
     if not sides.target and not (PAIR / "target" / "config.json").is_file():
         raise AuditError(
             "nothing to audit: name two running servers with --baseline and --candidate, or a pair "
             "to start with --target and --drafter."
         )
+    target, drafter = sides.target or str(PAIR / "target"), sides.drafter or str(PAIR / "drafter")
     return audit_started(target, drafter, [*default_arguments(), *sides.arguments], scope, console)
 
 

@@ -136,6 +136,7 @@ def test_servers_of_different_targets_are_not_compared() -> None:
         (run.Sides(baseline="http://a"), "give both"),
         (run.Sides("http://a", "http://b", drafter="d"), "no --drafter .* got d"),
         (run.Sides("http://a", "http://b", arguments=["--tp", "2"]), "got --tp 2"),
+        (run.Sides(target="t"), "give both --target and --drafter"),
     ],
 )
 def test_sides_that_do_not_make_a_pair_are_refused(sides: run.Sides, sentence: str) -> None:
