@@ -70,14 +70,14 @@ PROCESSORS = {
 }
 
 
-def ask(server: Server, prompt: list[int], **asked: Any) -> dict[str, Any]:
+def ask(server: Server, prompt: list[int] | None, **asked: Any) -> dict[str, Any]:
     """One request to the native endpoint; what is no sampling parameter goes beside them."""
     beside = {
         name: asked.pop(name)
         for name in (
             *("return_logprob", "top_logprobs_num", "token_ids_logprob", "logprob_start_len"),
             *("custom_logit_processor", "return_hidden_states", "session_params", "rid"),
-            "return_sampling_mask",
+            *("return_sampling_mask", "input_embeds"),
         )
         if name in asked
     }

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import httpx
 import openai
 import pytest
+from safetensors.torch import load_file
 
-from dflash_sglang.bench.server import Server, running
+from dflash_sglang.bench.server import Server, ServerError, running
 from tests.engine.checkpoints import VOCAB, save_target
 from tests.engine.servers import plain_server, speculative_server
 from tests.engine.surface import (
@@ -62,6 +63,7 @@ def servers(writer, tiny_drafter) -> Iterator[Answers]:
     little_room = (
         *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
         *("--max-total-tokens", "1500", "--max-running-requests", "12"),
+        "--enable-return-hidden-states",
     )
     answers = Answers(
         plain_server(writer, "--disable-overlap-schedule", *common),
@@ -305,17 +307,67 @@ def test_a_response_format_is_the_same_through_openais_protocol(servers):
 
 @pytest.mark.parametrize(
     "asked",
-    [{"return_hidden_states": True}, {"min_p": 0.1}, {"return_sampling_mask": True}],
+    [{"return_hidden_states": True}, {"min_p": 0.1}, {"return_sampling_mask": True, "top_k": 4}],
     ids=str,
 )
 def test_what_cannot_be_served_is_refused_by_name_and_the_server_goes_on(servers, prompts, asked):
-    body = {
-        "input_ids": prompts[0],
-        "sampling_params": {"max_new_tokens": 4, "temperature": 0.0},
-    }
-    (name,) = asked
-    (body["sampling_params"] if name == "min_p" else body).update(asked)
-    answer = httpx.post(f"{servers.tree.url}/generate", json=body, timeout=TIMEOUT)
+    (name, value), *params = asked.items()
+    params = {"max_new_tokens": 4, "temperature": 0.7, **dict(params)}
+    body = {"input_ids": prompts[0], "sampling_params": params}
+    (params if name == "min_p" else body)[name] = value
+    answer = httpx.post(f"{servers.crowded.url}/generate", json=body, timeout=TIMEOUT)
     assert answer.status_code == 400
-    assert name in answer.text
-    assert ask(servers.tree, prompts[0], temperature=0.0)["output_ids"]
+    assert f"dflash2 does not support {name}" in answer.text or "know min_p" in answer.text
+    assert ask(servers.crowded, prompts[0], temperature=0.0)["output_ids"]
+
+
+class Variants(NamedTuple):
+    """Another grammar backend and no prefix cache, without speculation and with a chain."""
+
+    plain: Server
+    chain: Server
+
+
+@pytest.fixture(scope="module")
+def variants(writer, tiny_drafter) -> Iterator[Variants]:
+    common = (
+        *("--disable-overlap-schedule", "--enable-deterministic-inference"),
+        *("--disable-radix-cache", "--grammar-backend", "llguidance"),
+    )
+    pair = Variants(
+        plain_server(writer, *common),
+        speculative_server(writer, tiny_drafter, "--speculative-eagle-topk", "1", *common),
+    )
+    with running(*pair):
+        yield pair
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_chain_without_overlap_gives_them_too(variants, prompts, option, sampling):
+    requests = [(prompt, {**SAMPLING[sampling], **OPTIONS[option]}) for prompt in prompts]
+    expected = ask_all(variants.plain, requests, concurrency=4)
+    got = ask_all(variants.chain, requests, concurrency=4)
+    assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
+@pytest.mark.parametrize("option", ["nothing", "frequency", "json schema"])
+def test_a_prompt_of_embeddings_gives_the_same_tokens(variants, writer, option, sampling):
+    table = load_file(writer / "model.safetensors")["model.embed_tokens.weight"]  # [V, D]
+    embeddings = (table[[3, 9, 27, 5, 8]] + 0.01).tolist()
+    asked = {**SAMPLING[sampling], **OPTIONS[option], "input_embeds": embeddings}
+    expected, got = (ask(server, None, **asked) for server in variants)
+    assert outcome(got) == outcome(expected)
+
+
+def test_lora_is_refused_by_name(writer, tiny_drafter):
+    server = speculative_server(
+        writer,
+        tiny_drafter,
+        *("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "q_proj"),
+    )
+    with pytest.raises(ServerError, match="exited"):
+        server.start()
+        server.wait()
+    assert "not DFLASH2" in server.log.read_text(errors="replace")

@@ -106,4 +106,5 @@ def test_all_that_sglang_derives_from_the_output_agrees_with_it():
     last = Delivered({request.rid: 0}, torch.tensor([[10]]), torch.tensor([1]))
     outputs = OutputsOnHost([request], torch.tensor([4]), last, TREE)
     assert outputs.request(0, 3).seqlen == 2 + 2 + 2
+    assert list(outputs.request(0, 3).output_ids) == [3, 10, 11, 13]
     assert outputs.request(0).rid == request.rid

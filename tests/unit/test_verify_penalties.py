@@ -73,6 +73,21 @@ def test_every_node_is_penalized_for_its_own_path(
             assert torch.equal(got[row, node], expected)
 
 
+def test_a_token_that_a_path_repeats_is_added_up_in_sglangs_steps() -> None:
+    """In float32, 0.1 added seven times is not 0.7."""
+    depth = 7
+    tokens = torch.full((1, depth + 1), 4)
+    parents = torch.arange(-1, depth)[None]
+    chain = DraftTree(tokens, parents, parents + 1, torch.zeros(1, depth + 1), torch.tensor([8]))
+    request = PenalizedRequest([4], frequency_penalty=0.1)
+    got = torch.zeros(1, depth + 1, VOCAB)
+    layout = make_layout(chain, torch.tensor([0]))
+    penalize_nodes(got, state_behind([request]), tokens, layout.mask, depth)
+    for node in range(depth + 1):
+        expected = penalized_by_sglang(torch.zeros(VOCAB), request, [4] * (node + 1))
+        assert torch.equal(got[0, node], expected)
+
+
 def test_no_penalty_leaves_every_bit_as_it_was() -> None:
     raw = torch.randn(1, 2, VOCAB)
     got = raw.clone()
