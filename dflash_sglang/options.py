@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -41,11 +41,15 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             fixes its own number).
         shared_noise: draft with the noise that the target will sample with; off only to measure
             what it is worth. Output never depends on it.
+        noise_doubt: how far the drafter's law is taken to be from the target's when candidates are
+            ranked under that noise (see ``tree.noisy``); None learns it for each request. Output
+            never depends on it.
     """
 
     entropy_weight: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 0.0
     candidates: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     shared_noise: bool = True
+    noise_doubt: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)] | None = None
 
 
 def parse_tuning(text: str | None) -> Tuning:
@@ -75,10 +79,14 @@ def parse_tuning(text: str | None) -> Tuning:
 def _allowed_tuning() -> str:
     entries = []
     for name, schema in msgspec.json.schema_components([Tuning])[1]["Tuning"]["properties"].items():
-        low, high = schema.get("minimum"), schema.get("maximum")
-        span = f" {low} to {high}" if low is not None else ""
-        entries.append(f"{name} ({schema['type']}{span}, default {json.dumps(schema['default'])})")
+        kinds = " or ".join(_kind(kind) for kind in schema.get("anyOf", [schema]))
+        entries.append(f"{name} ({kinds}, default {json.dumps(schema['default'])})")
     return ", ".join(entries)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    return schema["type"] if low is None else f"{schema['type']} {low} to {high}"
 
 
 def tuning_from_environment() -> Tuning:

@@ -21,10 +21,11 @@ _ROUNDS = 3
 _WARM_UP_TOKENS = 16
 
 QUESTIONS: tuple[str, ...] = (
-    "Write a Python function that returns the largest element of a list.",
-    "What is 475 + 866? Show the steps.",
+    "Write a Python function that checks whether a number is prime.",
+    "Write a SQL query for the average age per city in customers, only the first 5 rows.",
     "Write a JSON Schema for a book with title, author, year and pages.",
     "Tell me about the wolf.",
+    "What is the capital of France?",
 )
 
 

@@ -25,6 +25,7 @@ from dflash_sglang.tree import (
     build_tree,
     make_layout,
     noisy_candidates,
+    noisy_edges,
 )
 from dflash_sglang.verify import gumbel_noise, sampled_tokens, walk
 
@@ -157,7 +158,7 @@ class _Request:
             pair_scores = selector.pair_scores(
                 hidden, anchor, candidates.tokens, candidates.unary_logits
             )
-        lattice = build_noisy_lattice(candidates, pair_scores)
+        lattice = build_noisy_lattice(noisy_edges(candidates, pair_scores))
         return build_tree(lattice, anchor, window.num_nodes, window.max_depth, window.max_children)
 
     def _verify(self, tree: DraftTree, prefix: int) -> Verified:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -13,12 +14,20 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
+from dflash_sglang.adaptive.doubt import DoubtLedger
 from dflash_sglang.engine.noise import StepNoise
 from dflash_sglang.engine.vocabulary import TargetVocabulary
 from dflash_sglang.engine.window import StepWindow
 from dflash_sglang.options import DFlash2Options
 from dflash_sglang.tree.lattice import Lattice, build_lattice
-from dflash_sglang.tree.noisy import build_noisy_lattice, noisy_candidates
+from dflash_sglang.tree.noisy import (
+    NoisyEdges,
+    build_noisy_lattice,
+    doubt_evidence,
+    noisy_candidates,
+    noisy_edges,
+)
+from dflash_sglang.verify.walk import Verdict
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -31,6 +40,13 @@ class Block(NamedTuple):
 
     hidden: torch.Tensor  # [bs, g, D] final hidden state of each drafted position
     unary_logits: torch.Tensor  # [bs, g, V] float32
+
+
+class Choices(NamedTuple):
+    """What a step may propose."""
+
+    lattice: Lattice
+    edges: NoisyEdges | None  # behind the lattice, where the target's noise was used
 
 
 class BlockDrafter:
@@ -51,6 +67,12 @@ class BlockDrafter:
         self._vocabulary = vocabulary
         self._options = options
 
+    @cached_property
+    def _doubts(self) -> DoubtLedger:
+        # The request table is made after the worker.
+        table = self._runner.req_to_token_pool.req_to_token
+        return DoubtLedger(table.shape[0], table.device)
+
     def draft(self, batch: ScheduleBatch, window: StepWindow) -> Block:
         """One parallel pass over [anchor, MASK x (B - 1)] of every request."""
         hidden = self._runner.forward(self._block_batch(batch, window)).logits_output.hidden_states
@@ -67,19 +89,21 @@ class BlockDrafter:
         anchors: torch.Tensor,
         sampling: SamplingBatchInfo,
         noise: StepNoise | None,
-    ) -> Lattice:
+        rows: torch.Tensor,
+    ) -> Choices:
         """The best candidates of each position and log q(candidate | predecessor).
 
         Args:
             anchors: [bs] int64.
             noise: what the target will draw with; the candidates then are those that win under it.
+            rows: [bs] int64 rows of the requests in SGLang's request table.
         """
         weight = self._options.tuning.entropy_weight
         if noise is None or not self._options.tuning.shared_noise:
             unary, candidates = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
             scores = self._scores(block, anchors, candidates, unary)
             temperatures = None if sampling.is_all_greedy else sampling.temperatures.view(-1)
-            return build_lattice(scores, candidates, temperatures, weight)
+            return Choices(build_lattice(scores, candidates, temperatures, weight), None)
         ours = noisy_candidates(
             block.unary_logits,
             noise.values[:, : block.hidden.shape[1]],
@@ -88,9 +112,26 @@ class BlockDrafter:
             num_others=self._options.candidates,
             truncation=noise.truncation,
             is_coupled=noise.is_coupled(),
+            doubt=self._doubt(rows),
         )
         scores = self._scores(block, anchors, ours.tokens, ours.unary_logits)
-        return build_noisy_lattice(ours, scores, entropy_weight=weight)
+        edges = noisy_edges(ours, scores)
+        return Choices(build_noisy_lattice(edges, weight), edges)
+
+    def forget(self, rows: torch.Tensor) -> None:
+        """Requests that are new to these rows [bs] of SGLang's table start without history."""
+        self._doubts.restart(rows)
+
+    def learn(self, rows: torch.Tensor, edges: NoisyEdges | None, verdict: Verdict) -> None:
+        """Let the requests' doubts learn from what a step delivered to their rows [bs]."""
+        if edges is None or self._options.tuning.noise_doubt is not None:
+            return
+        evidence = doubt_evidence(edges, verdict.tokens, verdict.accept_lens, self._doubts.values)
+        self._doubts.learn(rows, evidence)
+
+    def _doubt(self, rows: torch.Tensor) -> torch.Tensor | float:
+        fixed = self._options.tuning.noise_doubt
+        return self._doubts.doubts(rows)[:, None] if fixed is None else fixed
 
     def _scores(
         self,

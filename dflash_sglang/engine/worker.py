@@ -143,6 +143,7 @@ class DFlash2Worker(BaseSpecWorker):
         positions = extend_positions(batch)  # [T]
         self._append_context(features[: slots.shape[0]], slots, positions)
         result.logits_output.hidden_states = None  # the scheduler would copy it to the host
+        self._drafter.forget(batch.req_pool_indices)
         result.next_draft_input = carry(result.next_token_ids, result.new_seq_lens)
         return result
 
@@ -159,9 +160,10 @@ class DFlash2Worker(BaseSpecWorker):
         noise = step_noise(
             batch, window.prefix_lens, self._options.max_depth, self._target_worker.random_seed
         )
-        lattice = self._drafter.lattice(block, window.anchors, batch.sampling_info, noise)
+        rows = batch.req_pool_indices
+        choices = self._drafter.lattice(block, window.anchors, batch.sampling_info, noise, rows)
         tree = build_tree(
-            lattice,
+            choices.lattice,
             window.anchors,
             self._options.num_nodes,
             self._options.max_depth,
@@ -179,6 +181,7 @@ class DFlash2Worker(BaseSpecWorker):
         if batch.return_logprob:
             self._verifier.write_logprobs(batch, verdict, target.output)
 
+        self._drafter.learn(rows, choices.edges, verdict)
         moves = commit_path(
             verdict.node_path, window.slots, window.prefix_lens, self._options.num_nodes
         )

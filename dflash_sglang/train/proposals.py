@@ -7,11 +7,15 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dflash_sglang.adaptive.doubt import DoubtLedger
 from dflash_sglang.tree import (
     DraftTree,
+    NoisyEdges,
     build_lattice,
     build_noisy_lattice,
+    doubt_evidence,
     noisy_candidates,
+    noisy_edges,
 )
 from dflash_sglang.verify import Verdict, greedy_tokens, gumbel_noise, sampled_tokens, walk
 from dflash_sglang.verify.rejection import rejection_walk
@@ -25,6 +29,7 @@ class Proposal(NamedTuple):
 
     tree: DraftTree
     draft_probs: Tensor | None  # [bs, N, V], rejection sampling only
+    edges: NoisyEdges | None = None  # shared noise only
 
 
 class Proposer(Protocol):
@@ -87,6 +92,7 @@ class SharedNoise:
     def __init__(self, shape: TreeShape, temperature: float, seeds: Tensor, num_others: int = 8):
         self.shape, self.nodes = shape, shape.nodes
         self.temperature, self.seeds, self.num_others = temperature, seeds, num_others
+        self.ledger = DoubtLedger(len(seeds), seeds.device)
 
     def propose(self, objective, states, rows, places) -> Proposal:
         selector = objective.drafter.selector
@@ -97,20 +103,28 @@ class SharedNoise:
             self._temperatures(rows),
             CANDIDATES if selector is None else selector.top_k,
             self.num_others,
+            doubt=self.ledger.doubts(rows)[:, None],
         )
         pairs = None
         if selector is not None:
             pairs = selector.pair_scores(
                 states.hidden, states.anchors, candidates.tokens, candidates.unary_logits
             )
-        lattice = build_noisy_lattice(candidates, pairs)
-        return Proposal(self.shape.build(lattice, states.anchors), None)
+        edges = noisy_edges(candidates, pairs)
+        lattice = build_noisy_lattice(edges)
+        return Proposal(self.shape.build(lattice, states.anchors), None, edges)
 
     def judge(self, proposal, logits, rows, places) -> Verdict:
         depth = _depth(proposal.tree)
         noise = self._noise(rows, places, depth + 1, logits.shape[-1])
         drawn = sampled_tokens(logits, self._temperatures(rows), noise, proposal.tree.depths)
-        return walk(proposal.tree, drawn, depth)
+        verdict = walk(proposal.tree, drawn, depth)
+        if proposal.edges is not None:
+            evidence = doubt_evidence(
+                proposal.edges, verdict.tokens, verdict.accept_lens, self.ledger.values
+            )
+            self.ledger.learn(rows, evidence)
+        return verdict
 
     def _temperatures(self, rows: Tensor) -> Tensor:
         return torch.full((len(rows),), self.temperature, device=rows.device)

@@ -3,7 +3,14 @@
 from dflash_sglang.tree.build import DraftTree, build_tree
 from dflash_sglang.tree.lattice import Lattice, LatticeError, build_lattice
 from dflash_sglang.tree.layout import TreeLayout, make_layout
-from dflash_sglang.tree.noisy import NoisyCandidates, build_noisy_lattice, noisy_candidates
+from dflash_sglang.tree.noisy import (
+    NoisyCandidates,
+    NoisyEdges,
+    build_noisy_lattice,
+    doubt_evidence,
+    noisy_candidates,
+    noisy_edges,
+)
 from dflash_sglang.tree.truncation import NO_TOP_K, Truncation
 
 __all__ = [
@@ -12,11 +19,14 @@ __all__ = [
     "Lattice",
     "LatticeError",
     "NoisyCandidates",
+    "NoisyEdges",
     "TreeLayout",
     "Truncation",
     "build_lattice",
     "build_noisy_lattice",
     "build_tree",
+    "doubt_evidence",
     "make_layout",
     "noisy_candidates",
+    "noisy_edges",
 ]

@@ -1,8 +1,19 @@
 """The lattice of sampled requests: candidates that win under the noise the target will draw with.
 
-The target's draw at a position is argmax_c log p(c) + G(c), with noise G that the drafter knows.
-Where the draft's law q is near p, the argmax of log q(c) + G(c) is the same token, so candidates
-are ranked by that sum over the whole vocabulary.
+The target's draw at a position is argmax_c log p(c) + G(c), with noise G that the drafter knows but
+log p that it does not: its own law q is what is left of p when everything that it cannot see is
+averaged out. So q is flatter than p, and log q(c) + G(c) would let the noise decide what the target
+has decided already. Take the part of log p that the drafter cannot see as an error of scale s, the
+*doubt*, with the law of the noise itself (Gumbel):
+
+    log p = w log q + s E,    w = sqrt(1 + s^2)
+
+where w makes the target's draw follow q again once E and G are averaged out (noises of scales s and
+1 add to one of scale w, to within their shape). Given G, token c is then drawn with the chance
+
+    softmax((w log q + G) / s)
+
+No doubt (s near 0) is the argmax of log q + G; endless doubt is q without noise.
 
 The selector was trained to rank inside the noise-free top K only, its codebooks say nothing true
 about any other token. So it may share out the unary mass of the top K among them, and no more:
@@ -10,7 +21,8 @@ about any other token. So it may share out the unary mass of the top K among the
     log q(c | a) = log sum of q over the top K + log softmax of the pair scores    inside the top K
                  = unary log softmax                                               outside
 
-Source: Gumbel coupling (arXiv 2408.07978), exponential races (arXiv 2504.15475).
+Source: Gumbel coupling (arXiv 2408.07978), exponential races (arXiv 2504.15475); the doubt is this
+project's own, measured in docs/losslessness.md.
 """
 
 from __future__ import annotations
@@ -25,6 +37,9 @@ from torch.nn.functional import pad
 from dflash_sglang.tree.lattice import Lattice, LatticeError, draft_temperatures, with_entropy
 from dflash_sglang.tree.truncation import Truncation, truncate_draft
 
+DEFAULT_DOUBT = 3.0
+_LEAST_LOG_CHANCE = -10.0  # one surprise does not settle a doubt
+
 
 class NoisyCandidates(NamedTuple):
     """W = K + M candidates a position: the noise-free top K, then the M best others under noise."""
@@ -36,6 +51,7 @@ class NoisyCandidates(NamedTuple):
     num_inside: int  # K
     scale: Tensor  # [bs] float32, what logits and scores are divided by
     is_coupled: Tensor  # [bs] bool, requests that are drawn with this noise
+    doubt: Tensor  # [1 | bs, 1 | g, 1] float32
     truncation: Truncation | None
 
 
@@ -47,6 +63,7 @@ def noisy_candidates(
     num_others: int,
     truncation: Truncation | None = None,
     is_coupled: Tensor | None = None,
+    doubt: float | Tensor = DEFAULT_DOUBT,
 ) -> NoisyCandidates:
     """Find the candidates of every position.
 
@@ -60,9 +77,10 @@ def noisy_candidates(
         truncation: top-k and top-p of the requests; what is out under q is no candidate.
         is_coupled: ``[bs]`` bool, requests that are drawn with this noise, keyed by token; all but
             greedy ones if left out. The others get their noise-free K and M idle candidates.
+        doubt: s > 0: a number, or ``[g]`` or ``[bs, g]`` float where it was calibrated.
 
     Raises:
-        LatticeError: shapes do not fit, or K + M exceeds the vocabulary.
+        LatticeError: shapes do not fit, K + M exceeds the vocabulary, or the doubt is not positive.
     """
     bs, _, V = unary_logits.shape
     if noise.shape != unary_logits.shape:
@@ -74,14 +92,18 @@ def noisy_candidates(
             f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
             f"got {num_inside} and {num_others}"
         )
+    if isinstance(doubt, float | int) and doubt <= 0:
+        raise LatticeError(f"doubt must be positive, got {doubt}")
     unary_logits, noise = unary_logits.float(), noise.float()
+    doubts = torch.as_tensor(doubt, dtype=torch.float32, device=noise.device)
+    doubts = torch.atleast_2d(doubts).unsqueeze(-1)  # [1 | bs, 1 | g, 1]
     scale = draft_temperatures(temperatures)
     log_q = (unary_logits / scale.view(bs, 1, 1)).log_softmax(dim=-1)  # [bs, g, V]
     possible = truncate_draft(log_q, truncation)
 
     inside = unary_logits.topk(num_inside, dim=-1).indices  # [bs, g, K]
     # Impossible tokens rank behind all others, but before the top K: candidates stay distinct.
-    perturbed = (possible + noise).clamp(min=torch.finfo(noise.dtype).min)
+    perturbed = (_weight(doubts) * possible + noise).clamp(min=torch.finfo(noise.dtype).min)
     outside = perturbed.scatter(-1, inside, -inf).topk(num_others, dim=-1).indices  # [bs, g, M]
     tokens = torch.cat((inside, outside), dim=-1)
     return NoisyCandidates(
@@ -93,32 +115,32 @@ def noisy_candidates(
         scale=scale,
         is_coupled=temperatures > 0 if is_coupled is None else is_coupled,
         truncation=truncation,
+        doubt=doubts,
     )
 
 
-def build_noisy_lattice(
-    candidates: NoisyCandidates,
-    pair_scores: Tensor | None,
-    beta: float | Tensor = 1.0,
-    entropy_weight: float = 0.0,
-) -> Lattice:
-    """Edge values under shared noise; a request that is not coupled gets its noise-free lattice.
+def _weight(doubt: Tensor) -> Tensor:
+    return (1 + doubt**2).sqrt()
 
-    Given the noise, a node is no longer worth q(c | a): the best perturbed candidate is accepted
-    unless q and p differ by enough to change the winner. A softmax over the perturbed scores
-    stands for that chance.
+
+class NoisyEdges(NamedTuple):
+    """What the drafter says about every edge between candidates, and the noise behind each."""
+
+    tokens: Tensor  # [bs, g, W] int64
+    log_q: Tensor  # [bs, g, W, W] float32, log q(c | a) at the request's temperature
+    noise: Tensor  # [bs, g, W] float32
+    noise_free: Tensor  # [bs, g, W, W] float32, the edges of requests that are not coupled
+    is_coupled: Tensor  # [bs] bool
+    doubt: Tensor  # [1 | bs, 1 | g, 1] float32
+
+
+def noisy_edges(candidates: NoisyCandidates, pair_scores: Tensor | None) -> NoisyEdges:
+    """Condition the candidates on their predecessors.
 
     Args:
         candidates: what ``noisy_candidates`` found.
         pair_scores: ``[bs, g, W, W]`` the selector's scores of all W candidates (its successor
             columns beyond K are not read), or None for a drafter without a selector.
-        beta: inverse temperature of the softmax, > 0: a number, or ``[g]`` or ``[bs, g]`` where it
-            was calibrated from acceptances.
-        entropy_weight: lambda as in ``build_lattice``, with the entropy of the value's softmax.
-
-    Returns:
-        A ``Lattice`` of W candidates. A request that is not coupled has the tokens and edges of
-        ``build_lattice`` among the first K, and edges of -inf to the M others.
 
     Raises:
         LatticeError: pair_scores do not fit the candidates.
@@ -134,14 +156,64 @@ def build_noisy_lattice(
     K = candidates.num_inside
     scores = pair_scores[..., :K].float() / candidates.scale.view(bs, 1, 1, 1)
     shares = scores.log_softmax(dim=-1)  # [bs, g, W | 1, K]
+    return NoisyEdges(
+        tokens=candidates.tokens,
+        log_q=_conditional(candidates, shares).expand(bs, g, W, W),
+        noise=candidates.noise,
+        noise_free=pad(shares, (0, W - K), value=-inf).expand(bs, g, W, W),
+        is_coupled=candidates.is_coupled,
+        doubt=candidates.doubt,
+    )
 
-    perturbed = _conditional(candidates, shares) + candidates.noise.unsqueeze(2)
-    if isinstance(beta, Tensor):
-        beta = beta[..., None, None]  # [g | bs, g, 1, 1]
-    coupled = (beta * perturbed).log_softmax(dim=-1)
-    noise_free = pad(shares, (0, W - K), value=-inf)
-    log_values = torch.where(candidates.is_coupled.view(bs, 1, 1, 1), coupled, noise_free)
-    return Lattice(candidates.tokens, with_entropy(log_values, entropy_weight).expand(bs, g, W, W))
+
+def build_noisy_lattice(edges: NoisyEdges, entropy_weight: float = 0.0) -> Lattice:
+    """Edge values under shared noise; a request that is not coupled gets its noise-free lattice.
+
+    Given the noise, a node is no longer worth q(c | a) but the chance above.
+
+    Args:
+        edges: from ``noisy_edges``.
+        entropy_weight: lambda as in ``build_lattice``, with the entropy of the value's softmax.
+
+    Returns:
+        A ``Lattice`` of W candidates. A request that is not coupled has the tokens and edges of
+        ``build_lattice`` among the first K, and edges of -inf to the M others.
+    """
+    doubt = edges.doubt.unsqueeze(-1)  # [1 | bs, 1 | g, 1, 1]
+    perturbed = _weight(doubt) * edges.log_q + edges.noise.unsqueeze(2)  # [bs, g, W, W]
+    coupled = (perturbed / doubt).log_softmax(dim=-1)
+    log_values = torch.where(edges.is_coupled.view(-1, 1, 1, 1), coupled, edges.noise_free)
+    return Lattice(edges.tokens, with_entropy(log_values, entropy_weight))
+
+
+def doubt_evidence(
+    edges: NoisyEdges, delivered: Tensor, accept_lens: Tensor, doubts: Tensor
+) -> Tensor:
+    """How likely each doubt made the tokens that a step delivered.
+
+    Args:
+        edges: what the step drafted from.
+        delivered: ``[bs, >= g]`` int64 tokens of the step, from depth 1 on.
+        accept_lens: ``[bs]`` int64, how many of them count.
+        doubts: ``[S]`` float32.
+
+    Returns:
+        ``[bs, S]`` float32 log likelihoods, summed over the delivered tokens that were candidates;
+        0 for requests that are not coupled.
+    """
+    g = edges.tokens.shape[1]
+    is_drawn = edges.tokens == delivered[:, :g, None]  # [bs, g, W]
+    is_known = is_drawn.any(dim=-1) & edges.is_coupled[:, None]
+    is_known &= torch.arange(g, device=is_known.device) < accept_lens[:, None]  # [bs, g]
+    drawn = is_drawn.int().argmax(dim=-1)  # [bs, g], candidates
+    # Every row of position 0 follows the anchor; an accepted path runs through candidates only.
+    before = drawn.roll(1, dims=1)[:, :, None, None].expand(-1, -1, 1, edges.tokens.shape[2])
+    log_q = edges.log_q.gather(2, before).squeeze(2)  # [bs, g, W]
+    perturbed = _weight(doubts) * log_q.unsqueeze(-1) + edges.noise.unsqueeze(-1)
+    log_chances = (perturbed / doubts).log_softmax(dim=2)  # [bs, g, W, S]
+    chosen = log_chances.gather(2, drawn[:, :, None, None].expand(-1, -1, 1, len(doubts)))
+    chosen = chosen.squeeze(2).clamp(min=_LEAST_LOG_CHANCE)  # [bs, g, S]
+    return chosen.masked_fill(~is_known.unsqueeze(-1), 0.0).sum(dim=1)
 
 
 def _conditional(candidates: NoisyCandidates, shares: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarObject
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
+from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarObject
 from sglang.srt.constrained.xgrammar_backend import XGrammarGrammarBackend
 
 from dflash_sglang.engine.grammar import copy_trees, node_masks
@@ -133,6 +134,18 @@ def test_a_json_schema_masks_every_node(backend):
     ):
         fresh = backend.dispatch_json('{"type": "array", "items": {"type": "boolean"}}')
         assert allowed == allowed_behind(fresh, ids("[" + path)), path
+
+
+def test_a_grammar_that_waits_for_the_end_of_reasoning_waits_on_every_branch(backend):
+    end_of_thinking = ids("!")
+    grammar = ReasonerGrammarObject(backend.dispatch_regex(r"ab+"), end_of_thinking)
+    grammar.maybe_init_reasoning(True)
+    running = grammar.copy()
+    running.accept_token(ids("x")[0])
+    paths = ["y", "!", "!a", "!ab", "y!", "y!a"]
+    got = allowed_at_nodes(running, tree_of("x", paths))
+    for path, allowed in zip(["", *paths], got, strict=True):
+        assert allowed == allowed_behind(grammar, ids("x" + path)), path
 
 
 def test_a_batch_without_grammars_copies_nothing():

@@ -17,7 +17,9 @@ from dflash_sglang.tree import (
     build_noisy_lattice,
     build_tree,
     noisy_candidates,
+    noisy_edges,
 )
+from dflash_sglang.tree.noisy import DEFAULT_DOUBT
 from dflash_sglang.verify import gumbel_noise, sampled_tokens, walk
 
 BS, G, V, K, M = 3, 4, 60, 5, 3
@@ -60,41 +62,48 @@ def draft() -> Draft:
     )
 
 
-def noisy(draft: Draft, with_pairs: bool = True, **options) -> Lattice:
-    found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M)
+NO_DOUBT = 1e-3
+
+
+def noisy(draft: Draft, with_pairs: bool = True, doubt=DEFAULT_DOUBT, **options) -> Lattice:
+    found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M, doubt=doubt)
     scores = draft.pair_scores(ANCHORS, found.tokens) if with_pairs else None
-    return build_noisy_lattice(found, scores, **options)
+    return build_noisy_lattice(noisy_edges(found, scores), **options)
 
 
+@pytest.mark.parametrize("doubt", [NO_DOUBT, 2.0])
 @pytest.mark.parametrize("row", [0, 2])
 def test_the_best_edge_is_the_best_perturbed_token_of_the_whole_vocabulary(
-    draft: Draft, row: int
+    draft: Draft, row: int, doubt: float
 ) -> None:
-    lattice, temperature = noisy(draft), float(TEMPERATURES[row])
+    lattice, temperature = noisy(draft, doubt=doubt), float(TEMPERATURES[row])
     for t in range(G):
         for a in range(K + M):
             predecessor = int(lattice.tokens[row, t - 1, a]) if t else int(ANCHORS[row])
-            perturbed = draft.conditional(row, t, predecessor, temperature) + draft.noise[row, t]
+            log_q = draft.conditional(row, t, predecessor, temperature)
+            perturbed = (1 + doubt**2) ** 0.5 * log_q + draft.noise[row, t]
             best = int(lattice.tokens[row, t, lattice.log_probs[row, t, a].argmax()])
             assert best == int(perturbed.argmax())
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.5])
-def test_edges_are_a_softmax_of_the_perturbed_scores(draft: Draft, beta: float) -> None:
-    lattice = noisy(draft, beta=beta)
+@pytest.mark.parametrize("doubt", [1.0, 2.5])
+def test_edges_are_a_softmax_of_the_perturbed_scores(draft: Draft, doubt: float) -> None:
+    lattice = noisy(draft, doubt=doubt)
     tokens = lattice.tokens[2, 1]
     log_q = draft.conditional(2, 1, int(lattice.tokens[2, 0, 6]), temperature=0.5)
-    perturbed = log_q + draft.noise[2, 1]
-    expected = (beta * perturbed[tokens]).log_softmax(-1).float()
+    perturbed = (1 + doubt**2) ** 0.5 * log_q + draft.noise[2, 1]
+    expected = (perturbed[tokens] / doubt).log_softmax(-1).float()
     assert torch.allclose(lattice.log_probs[2, 1, 6], expected, atol=1e-5)
 
 
-def test_beta_can_be_calibrated_by_depth_and_by_request(draft: Draft) -> None:
+def test_doubt_can_be_calibrated_by_depth_and_by_request(draft: Draft) -> None:
     by_depth = torch.tensor([1.0, 0.5, 2.0, 1.0])
-    lattice = noisy(draft, beta=by_depth)
-    for t, beta in enumerate(by_depth.tolist()):
-        assert torch.equal(lattice.log_probs[:, t], noisy(draft, beta=beta).log_probs[:, t])
-    by_request = noisy(draft, beta=by_depth.expand(BS, G))
+    lattice = noisy(draft, doubt=by_depth)
+    for t, doubt in enumerate(by_depth.tolist()):
+        alone = noisy(draft, doubt=doubt)
+        # Behind the K, the predecessors depend on the doubt of the position before.
+        assert torch.equal(lattice.log_probs[:, t, :K], alone.log_probs[:, t, :K])
+    by_request = noisy(draft, doubt=by_depth.expand(BS, G))
     assert torch.equal(by_request.log_probs, lattice.log_probs)
 
 
@@ -103,7 +112,7 @@ def test_beta_can_be_calibrated_by_depth_and_by_request(draft: Draft) -> None:
 def test_greedy_requests_of_a_mixed_batch_get_the_noise_free_lattice(
     draft: Draft, with_pairs: bool, entropy_weight: float
 ) -> None:
-    lattice = noisy(draft, with_pairs, beta=0.3, entropy_weight=entropy_weight)
+    lattice = noisy(draft, with_pairs, doubt=0.3, entropy_weight=entropy_weight)
     unary, candidates = draft.unary.topk(K)
     scores = draft.pair_scores(ANCHORS, candidates) if with_pairs else unary
     plain = build_lattice(scores, candidates, entropy_weight=entropy_weight)
@@ -126,7 +135,7 @@ def test_candidates_of_a_position_are_distinct_and_led_by_the_noise_free_best(dr
 def test_without_others_the_lattice_is_the_perturbed_top_k(draft: Draft) -> None:
     found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, 0)
     assert found.tokens.shape == (BS, G, K)
-    lattice = build_noisy_lattice(found, None)
+    lattice = build_noisy_lattice(noisy_edges(found, None))
     assert lattice.log_probs.exp().sum(-1).allclose(torch.ones(BS, G, K))
 
 
@@ -142,9 +151,9 @@ def perfect_drafts(truncation: Truncation | None, selector_weight: float) -> Ten
         pair_table=torch.randn(V, V, generator=generator) * selector_weight,
     )
     found = noisy_candidates(
-        draft.unary, draft.noise, torch.full((bs,), temperature), K, M, truncation
+        draft.unary, draft.noise, torch.full((bs,), temperature), K, M, truncation, doubt=NO_DOUBT
     )
-    lattice = build_noisy_lattice(found, draft.pair_scores(anchors, found.tokens))
+    lattice = build_noisy_lattice(noisy_edges(found, draft.pair_scores(anchors, found.tokens)))
     chain = build_tree(lattice, anchors, g + 1, g, max_children=1)
 
     log_p = torch.zeros(bs, g + 1, V)
@@ -183,7 +192,7 @@ def test_truncated_requests_are_offered_no_token_that_the_target_cannot_draw() -
     noise = gumbel_noise(torch.tensor([1, 2]), torch.tensor([[0], [0]]), V)
     truncation = Truncation(torch.tensor([3, 7]), torch.tensor([1.0, 1.0]))
     found = noisy_candidates(unary, noise, torch.ones(2), K, M, truncation)
-    lattice = build_noisy_lattice(found, None)
+    lattice = build_noisy_lattice(noisy_edges(found, None))
     for row, top_k in enumerate(truncation.top_ks.tolist()):
         possible = lattice.tokens[row, 0][lattice.log_probs[row, 0, 0] > -torch.inf]
         assert set(possible.tolist()) <= set(unary[row, 0].topk(top_k).indices.tolist())
@@ -197,7 +206,7 @@ def test_requests_that_are_not_coupled_get_the_noise_free_lattice_at_their_tempe
     found = noisy_candidates(
         draft.unary, draft.noise, TEMPERATURES, K, M, is_coupled=torch.tensor([True, False, False])
     )
-    lattice = build_noisy_lattice(found, None)
+    lattice = build_noisy_lattice(noisy_edges(found, None))
     unary, candidates = draft.unary.topk(K)
     plain = build_lattice(unary, candidates, TEMPERATURES)
     assert torch.equal(lattice.log_probs[2, :, :K, :K], plain.log_probs[2])
@@ -210,7 +219,9 @@ def test_requests_beside_truncated_ones_keep_their_lattice() -> None:
     noise = gumbel_noise(torch.tensor([1, 2]), torch.tensor([[0, 1], [0, 1]]), V)
     truncation = Truncation(torch.tensor([4, NO_TOP_K]), torch.tensor([0.9, 1.0]))
     mixed, alone = (
-        build_noisy_lattice(noisy_candidates(unary, noise, torch.ones(2), K, M, x), None)
+        build_noisy_lattice(
+            noisy_edges(noisy_candidates(unary, noise, torch.ones(2), K, M, x), None)
+        )
         for x in (truncation, None)
     )
     assert all(torch.equal(a[1], b[1]) for a, b in zip(mixed, alone, strict=True))
@@ -226,8 +237,8 @@ def test_shared_noise_predicts_draws_that_noise_free_candidates_miss() -> None:
     temperatures = torch.ones(n)
     noise = gumbel_noise(torch.arange(n), torch.zeros(n, 1).long(), vocab)
     target = sampled_tokens(logits, temperatures, noise, torch.zeros(n, 1).long())
-    found = noisy_candidates(drafted, noise, temperatures, 16, 8)
-    lattice = build_noisy_lattice(found, None)
+    found = noisy_candidates(drafted, noise, temperatures, 16, 8, doubt=0.5)
+    lattice = build_noisy_lattice(noisy_edges(found, None))
     best_two = lattice.tokens[:, 0].gather(-1, lattice.log_probs[:, 0, 0].topk(2).indices)
     shared = (best_two == target).any(-1).float().mean()
     unshared = (drafted[:, 0].topk(2).indices == target).any(-1).float().mean()
@@ -247,4 +258,30 @@ def test_more_candidates_than_the_vocabulary_are_refused(draft: Draft) -> None:
 def test_pair_scores_of_the_top_k_only_are_refused(draft: Draft) -> None:
     found = noisy_candidates(draft.unary, draft.noise, TEMPERATURES, K, M)
     with pytest.raises(LatticeError, match=r"pair_scores must be \[3, 4, 8, 8\]"):
-        build_noisy_lattice(found, torch.zeros(BS, G, K, K))
+        noisy_edges(found, torch.zeros(BS, G, K, K))
+
+
+def test_doubt_keeps_the_noise_from_deciding_what_a_sharp_target_has_decided() -> None:
+    """The drafter holds one of two tokens for likely; the target is sure of one of them."""
+    generator = torch.Generator().manual_seed(5)
+    n, vocab = 4000, 50
+    belief = torch.full((n, 1, vocab), -8.0)
+    belief[..., 0], belief[..., 1] = 0.7, -0.7  # 4 to 1
+    sure = torch.where(torch.rand(n, generator=generator) < 0.8, 0, 1)
+    logits = torch.nn.functional.one_hot(sure, vocab).unsqueeze(1) * 20.0
+    noise = gumbel_noise(torch.arange(n), torch.zeros(n, 1).long(), vocab)
+    target = sampled_tokens(logits, torch.ones(n), noise, torch.zeros(n, 1).long())[:, 0]
+
+    def accepted(doubt: float) -> float:
+        found = noisy_candidates(belief, noise, torch.ones(n), 4, 2, doubt=doubt)
+        values = build_noisy_lattice(noisy_edges(found, None)).log_probs[:, 0, 0]
+        best = found.tokens[:, 0].gather(-1, values.argmax(-1, keepdim=True))[:, 0]
+        return float((best == target).float().mean())
+
+    assert accepted(NO_DOUBT) < 0.72  # 0.8^2 + 0.2^2
+    assert accepted(DEFAULT_DOUBT) > 0.77  # near 0.8, the chance of the likelier token
+
+
+def test_a_doubt_that_is_not_positive_is_refused(draft: Draft) -> None:
+    with pytest.raises(LatticeError, match="doubt must be positive, got 0"):
+        noisy(draft, doubt=0)

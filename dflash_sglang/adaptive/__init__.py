@@ -1,0 +1,1 @@
+"""What the engine learns while it serves. Pure tensors, any device; output never depends on it."""
