@@ -69,9 +69,10 @@ class BlockDrafter:
 
     @cached_property
     def _doubts(self) -> DoubtLedger:
-        # The request table is made after the worker.
+        # The request table is made after the worker. Prefill and decoding both write the ledger.
         table = self._runner.req_to_token_pool.req_to_token
-        return DoubtLedger(table.shape[0], table.device)
+        with torch.inference_mode(False):
+            return DoubtLedger(table.shape[0], table.device)
 
     def draft(self, batch: ScheduleBatch, window: StepWindow) -> Block:
         """One parallel pass over [anchor, MASK x (B - 1)] of every request."""

@@ -193,7 +193,7 @@ def doubt_evidence(
 
     Args:
         edges: what the step drafted from.
-        delivered: ``[bs, >= g]`` int64 tokens of the step, from depth 1 on.
+        delivered: ``[bs, D + 1]`` int64 tokens of the step, from depth 1 on.
         accept_lens: ``[bs]`` int64, how many of them count.
         doubts: ``[S]`` float32.
 
@@ -201,15 +201,16 @@ def doubt_evidence(
         ``[bs, S]`` float32 log likelihoods, summed over the delivered tokens that were candidates;
         0 for requests that are not coupled.
     """
-    g = edges.tokens.shape[1]
-    is_drawn = edges.tokens == delivered[:, :g, None]  # [bs, g, W]
+    g = min(edges.tokens.shape[1], delivered.shape[1])
+    tokens, log_q, noise = edges.tokens[:, :g], edges.log_q[:, :g], edges.noise[:, :g]
+    is_drawn = tokens == delivered[:, :g, None]  # [bs, g, W]
     is_known = is_drawn.any(dim=-1) & edges.is_coupled[:, None]
     is_known &= torch.arange(g, device=is_known.device) < accept_lens[:, None]  # [bs, g]
     drawn = is_drawn.int().argmax(dim=-1)  # [bs, g], candidates
     # Every row of position 0 follows the anchor; an accepted path runs through candidates only.
-    before = drawn.roll(1, dims=1)[:, :, None, None].expand(-1, -1, 1, edges.tokens.shape[2])
-    log_q = edges.log_q.gather(2, before).squeeze(2)  # [bs, g, W]
-    perturbed = _weight(doubts) * log_q.unsqueeze(-1) + edges.noise.unsqueeze(-1)
+    before = drawn.roll(1, dims=1)[:, :, None, None].expand(-1, -1, 1, tokens.shape[2])
+    log_q = log_q.gather(2, before).squeeze(2)  # [bs, g, W]
+    perturbed = _weight(doubts) * log_q.unsqueeze(-1) + noise.unsqueeze(-1)
     log_chances = (perturbed / doubts).log_softmax(dim=2)  # [bs, g, W, S]
     chosen = log_chances.gather(2, drawn[:, :, None, None].expand(-1, -1, 1, len(doubts)))
     chosen = chosen.squeeze(2).clamp(min=_LEAST_LOG_CHANCE)  # [bs, g, S]
