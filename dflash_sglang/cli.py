@@ -69,6 +69,64 @@ def demo(
         _fail("An answer differs with speculation; `dflash2 doctor` shows the installation.")
 
 
+@app.command(context_settings=_PASS_THROUGH)
+def audit(
+    context: typer.Context,
+    baseline: Annotated[str | None, typer.Option(help="URL of a server without dflash2.")] = None,
+    candidate: Annotated[str | None, typer.Option(help="URL of a server with dflash2.")] = None,
+    target: Annotated[str | None, typer.Option(help="Start both: the target.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Start both: its drafter.")] = None,
+    level: Annotated[
+        list[str] | None, typer.Option(help="greedy, seeded or law; repeatable; default all.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of the first two levels.")] = 200,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Greatest length of an answer.")] = 48,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="Repeatable; default 0.3, 0.7, 1 and 1.5.")
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None, typer.Option(min=1, help="Repeatable; default 1 and 8.")
+    ] = None,
+    generations: Annotated[
+        int | None, typer.Option(min=100, help="Of the law test; default what finds a 2 % bias.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, help="Nats of rounding; default by the dtype.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page of HTML.")] = None,
+) -> None:
+    """Check that dflash2 gives the target's own output; exit code 1 on a defect.
+
+    Compares greedy tokens, tokens under a seed, and the law without one, on two servers that run
+    or on two that it starts; every further flag is then SGLang's own.
+
+    Example: dflash2 audit --baseline http://localhost:30000 --candidate http://localhost:30001
+    """
+    from rich.console import Console
+
+    from dflash_sglang.audit import run
+    from dflash_sglang.audit.report import write
+    from dflash_sglang.audit.scope import make_scope
+
+    scope = make_scope(
+        levels=level,
+        temperatures=temperature,
+        concurrencies=concurrency,
+        prompts=prompts,
+        max_tokens=max_tokens,
+        generations=generations,
+        tolerance=tolerance,
+    )
+    sides = run.Sides(baseline, candidate, target, drafter, context.args)
+    console = Console()
+    report = run.audit(sides, scope, console)
+    report.print_to(console)
+    write(report, json, html)
+    if report.defects:
+        raise typer.Exit(1)
+
+
 @app.command()
 def doctor() -> None:
     """Check SGLang's version and names, the device, the kernels, and say what would be used."""
