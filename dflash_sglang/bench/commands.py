@@ -12,11 +12,7 @@ if TYPE_CHECKING:
     from dflash_sglang.bench.modes import Mode
     from dflash_sglang.bench.records import Load
 
-app = typer.Typer(
-    invoke_without_command=True,
-    no_args_is_help=False,
-    help="Measure speculation against plain decoding, on your machine and your traffic.",
-)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
@@ -54,7 +50,7 @@ def bench(
     startup_timeout: Annotated[float, typer.Option(help="Seconds a server may take.")] = 900.0,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("bench-report"),
 ) -> None:
-    """Run the same prompts through each mode in turn and write a report.
+    """Measure speculation against plain decoding: each mode in turn, a report at the end.
 
     Without --target the demo pair is measured. Servers are started and stopped here, or given with
     --url. A mode that cannot run on this device is left out by name, with the server's reason.

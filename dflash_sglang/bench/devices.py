@@ -33,12 +33,26 @@ DEVICES: dict[str, Device] = {
 }
 
 
-def find_device(name: str) -> Device:
-    """A device by its short name.
+def choose_device(name: str, bandwidth: float | None, compute: float | None) -> Device:
+    """A device by its short name, or with other figures.
+
+    Args:
+        bandwidth: GB/s, instead of the device's.
+        compute: TFLOP/s, instead of the device's.
 
     Raises:
-        BenchError: unknown; the sentence lists the known ones.
+        BenchError: an unknown name, or a figure that is not above 0.
     """
     if name not in DEVICES:
         raise BenchError(f"unknown device {name!r}: expected one of {', '.join(DEVICES)}.")
-    return DEVICES[name]
+    if any(value is not None and value <= 0 for value in (bandwidth, compute)):
+        raise BenchError(f"--bandwidth and --compute must be above 0, got {bandwidth}, {compute}.")
+    known = DEVICES[name]
+    if bandwidth is None and compute is None:
+        return known
+    return Device(
+        name="as given",
+        bandwidth=known.bandwidth if bandwidth is None else bandwidth * 1e9,
+        compute=known.compute if compute is None else compute * 1e12,
+        provenance=Published(source="the command line"),
+    )

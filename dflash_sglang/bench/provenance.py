@@ -74,9 +74,7 @@ def describe(provenance: Provenance) -> str:
         case Published():
             return f"published: {provenance.source}"
         case Projected():
-            inputs = ", ".join(
-                f"{name} = {significant(value, 4)}" for name, value in provenance.inputs.items()
-            )
+            inputs = ", ".join(f"{name} = {x:.6g}" for name, x in provenance.inputs.items())
             return f"projected: {provenance.formula}; {inputs}"
 
 
