@@ -52,9 +52,9 @@ def sections(run: Run) -> list[Section]:
             _table(
                 run,
                 {
-                    "tokens_per_s": "tokens/s",
+                    "tokens_per_s": "output",
                     "speedup": "speedup",
-                    "tokens_per_s_per_user": "tokens/s per user",
+                    "tokens_per_s_per_user": "output per user",
                     "accept_length": "accept length",
                     "step_ms": "step",
                     "equal_answers": "equal answers",
@@ -65,7 +65,7 @@ def sections(run: Run) -> list[Section]:
             "Latency",
             "Time to first token (TTFT) on an empty prefix cache. Inter-token latency (ITL) shares "
             "a wait among the tokens that it brought; the gap is the wait itself.",
-            _table(run, {name: _heading(name) for name in METRICS if METRICS[name].unit == "ms"}),
+            _table(run, {name: heading for name in METRICS if (heading := _percentile(name))}),
         ),
         *_resources(run),
     ]
@@ -129,6 +129,8 @@ def _resources(run: Run) -> list[Section]:
     return [Section("Resources", note, table)]
 
 
-def _heading(metric: str) -> str:
-    name, _, percentile = metric.partition("_p")
-    return f"{name.upper() if name != 'gap' else name} {percentile}" if percentile else "step"
+def _percentile(metric: str) -> str | None:
+    """Heading of a percentile's column; None for a metric that is none."""
+    name, _, percent = metric.rpartition("_p")
+    headings = {"ttft": "TTFT", "itl": "ITL", "gap": "gap"}
+    return f"{headings[name]} p{percent}" if name in headings else None
