@@ -218,7 +218,7 @@ def _speculates(cell: Cell) -> bool:
 
 def _lightest(run: Run, workload: str, temperature: float) -> Case:
     cases = [c for c in run.cases if (c.workload, c.temperature) == (workload, temperature)]
-    return min(cases, key=lambda case: (case.load.concurrency or np.inf, case.load.rate or 0.0))
+    return min(cases, key=lambda case: case.rank)
 
 
 def _short(load: Load) -> str:

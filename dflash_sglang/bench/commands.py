@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dflash_sglang.bench.modes import Mode
+    from dflash_sglang.bench.modes import Mode, Pair
     from dflash_sglang.bench.records import Load
 
 app = typer.Typer(invoke_without_command=True)
+
+_DEFAULT_MODES = "plain,native,chain,tree,ngram"
+_AS_SERVED = "as served"  # the target of servers that were given by URL
 
 
 @app.callback()
@@ -22,15 +25,23 @@ def bench(
     drafter: Annotated[str | None, typer.Option(help="Its DFlash or DFlash 2 drafter.")] = None,
     eagle3_drafter: Annotated[str | None, typer.Option(help="Its drafter for eagle3.")] = None,
     modes: Annotated[
-        str, typer.Option(help="Of plain, native, chain, tree, ngram, eagle3.")
-    ] = "plain,native,chain,tree,ngram",
+        str | None,
+        typer.Option(
+            help="Of plain, native, chain, tree, ngram, eagle3, with commas; all but eagle3 by "
+            "default, or those of --url."
+        ),
+    ] = None,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="MODE=URL of a server that runs already; repeat for several."),
+        typer.Option(help="MODE=URL of a server that runs already; repeatable."),
     ] = None,
     server_args: Annotated[
         str, typer.Option(help="Further flags of SGLang for every server that is started.")
     ] = "",
+    mode_args: Annotated[
+        list[str] | None,
+        typer.Option(help="MODE=FLAGS for the server of one mode; repeatable."),
+    ] = None,
     workload: Annotated[
         list[str] | None,
         typer.Option(help="builtin, a benchmark's name, NAME=FILE or a .jsonl; repeatable."),
@@ -63,22 +74,23 @@ def bench(
     from rich.markdown import Markdown
 
     from dflash_sglang.bench import machine, report, session, workloads
-    from dflash_sglang.bench.modes import Pair, parse_modes
+    from dflash_sglang.bench.modes import Pair, parse_assignment
 
-    pair = Pair(target or "", drafter, eagle3_drafter)
+    urls = dict(parse_assignment(text, "--url") for text in url or [])
+    chosen = _modes(modes, list(urls))
+    pair = Pair(target or _AS_SERVED, drafter, eagle3_drafter)
     arguments = shlex.split(server_args)
-    urls = _urls(url or [])
-    chosen = list(urls) if urls else parse_modes(modes)
-    if target is None:
-        if urls:
-            pair = pair._replace(target="as served")
-        else:
-            pair, arguments = _demo_pair(pair, arguments)
+    if target is None and set(chosen) - set(urls):
+        pair, arguments = _demo_pair(), [*_demo_arguments(), *arguments]
     plan = session.Plan(
         pair=pair,
         modes=chosen,
         urls=urls,
         server_arguments=arguments,
+        mode_arguments={
+            mode: shlex.split(flags)
+            for mode, flags in (parse_assignment(text, "--mode-args") for text in mode_args or [])
+        },
         startup_timeout=startup_timeout,
         prompts={
             workloads.workload_label(name): workloads.load_workload(name, prompts)
@@ -151,10 +163,19 @@ def report_again(
         typer.echo(file)
 
 
-def _demo_pair(pair: object, arguments: list[str]) -> tuple:
+def _modes(asked: str | None, running: list[Mode]) -> list[Mode]:
+    """The modes that run already and those that were asked for."""
+    from dflash_sglang.bench.modes import Mode, parse_modes
+
+    if asked is None and running:
+        return running
+    wanted = {*running, *parse_modes(asked or _DEFAULT_MODES)}
+    return [mode for mode in Mode if mode in wanted]
+
+
+def _demo_pair() -> Pair:
     from dflash_sglang.bench.errors import BenchError
     from dflash_sglang.bench.modes import Pair
-    from dflash_sglang.bench.server import cpu_arguments
     from dflash_sglang.demo.run import PAIR
 
     if not (PAIR / "target" / "config.json").is_file():
@@ -162,23 +183,13 @@ def _demo_pair(pair: object, arguments: list[str]) -> tuple:
             "the demo pair is not here: name a target with --target and its drafter with "
             "--drafter, or make the pair with `bash launch/train_demo.sh`."
         )
-    demo = Pair(str(PAIR / "target"), str(PAIR / "drafter"))
-    return demo, ["--dtype", "float32", *cpu_arguments(), *arguments]
+    return Pair(str(PAIR / "target"), str(PAIR / "drafter"))
 
 
-def _urls(texts: list[str]) -> dict[Mode, str]:
-    from dflash_sglang.bench.errors import BenchError
-    from dflash_sglang.bench.modes import parse_modes
+def _demo_arguments() -> list[str]:
+    from dflash_sglang.bench.server import cpu_arguments
 
-    urls = {}
-    for text in texts:
-        name, _, url = text.partition("=")
-        if not url.startswith(("http://", "https://")):
-            raise BenchError(
-                f"--url expects MODE=URL such as tree=http://127.0.0.1:30000, got {text!r}."
-            )
-        urls[parse_modes(name)[0]] = url
-    return urls
+    return ["--dtype", "float32", *cpu_arguments()]
 
 
 def _loads(concurrency: str, rate: str) -> list[Load]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -61,9 +62,12 @@ def conditions(before: Run, after: Run) -> list[str]:
         values = getattr(before.setup, field), getattr(after.setup, field)
         if values[0] != values[1]:
             lines.append(f"{field}: {values[0]} -> {values[1]}")
-    for mode in sorted(before.setup.modes.keys() ^ after.setup.modes.keys()):
-        where = "first" if mode in before.setup.modes else "second"
-        lines.append(f"mode {mode}: only in the {where} run")
+    for mode in dict.fromkeys((*before.setup.modes, *after.setup.modes)):
+        old_server, new_server = before.setup.modes.get(mode), after.setup.modes.get(mode)
+        if old_server is None or new_server is None:
+            lines.append(f"mode {mode}: only in the {'second' if new_server else 'first'} run")
+        elif _flags(old_server) != _flags(new_server):
+            lines.append(f"mode {mode}: {_flags(old_server)} -> {_flags(new_server)}")
     return lines
 
 
@@ -77,6 +81,11 @@ def _differences(before: Run, after: Run) -> Iterator[Difference]:
                 samples = [metrics.samples(cell, METRICS[name]) for cell in (old, new)]
                 if all(samples):
                     yield Difference(mode, case, METRICS[name], statistics.change(*samples))
+
+
+def _flags(server: str) -> str:
+    """A server's command without what differs at every start."""
+    return re.sub(r" --port \S+", "", server)
 
 
 def _contents(run: Run) -> str:

@@ -35,13 +35,18 @@ def describe_machine() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that matter."""
+    """Versions of Python and of the packages that matter, and the revision of a source tree."""
+    from dflash_sglang.train.provenance import git_revision  # it imports torch
+
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
+    revision = git_revision()
+    if revision is not None:
+        found["dflash-sglang"] += f" at {revision}"
     return found
 
 

@@ -67,6 +67,18 @@ def _needed(drafter: str | None, mode: Mode, flag: str) -> str:
     return drafter
 
 
+def parse_assignment(text: str, flag: str) -> tuple[Mode, str]:
+    """``MODE=VALUE`` of a command-line flag.
+
+    Raises:
+        BenchError: no such mode, or no value.
+    """
+    name, _, value = text.partition("=")
+    if name not in {mode.value for mode in Mode} or not value:
+        raise BenchError(f"{flag} expects MODE=VALUE with one of {', '.join(Mode)}, got {text!r}.")
+    return Mode(name), value
+
+
 def parse_modes(text: str) -> list[Mode]:
     """Modes from a comma-separated list.
 

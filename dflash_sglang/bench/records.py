@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from dflash_sglang.bench.provenance import Measured
 FORMAT = 1
 
 
-class Load(msgspec.Struct, frozen=True, order=True, kw_only=True):
+class Load(msgspec.Struct, frozen=True, kw_only=True):
     """How requests arrive: a fixed number at a time, or at random moments."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None  # closed loop
@@ -23,18 +24,28 @@ class Load(msgspec.Struct, frozen=True, order=True, kw_only=True):
         if (self.concurrency is None) == (self.rate is None):
             raise BenchError("a load is either a concurrency or a rate, not both and not neither.")
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Sorts closed loops by their users, behind them arrivals by their rate."""
+        return (self.concurrency or math.inf, self.rate or 0.0)
+
     def __str__(self) -> str:
         if self.concurrency is not None:
             return f"concurrency {self.concurrency}"
         return f"{self.rate:g} requests/s"
 
 
-class Case(msgspec.Struct, frozen=True, order=True, kw_only=True):
+class Case(msgspec.Struct, frozen=True, kw_only=True):
     """What every mode is asked to do alike."""
 
     workload: str
     temperature: float
     load: Load
+
+    @property
+    def rank(self) -> tuple[str, float, tuple[float, float]]:
+        """Sorts reports by workload, temperature and load."""
+        return (self.workload, self.temperature, self.load.rank)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +114,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cases(self) -> list[Case]:
-        return sorted({cell.case for cell in self.cells})
+        return sorted({cell.case for cell in self.cells}, key=lambda case: case.rank)
 
     @property
     def modes(self) -> list[str]:

@@ -38,6 +38,7 @@ class Plan(NamedTuple):
     modes: list[Mode]
     urls: dict[Mode, str]  # modes whose servers run already
     server_arguments: list[str]  # shared by the servers that are started here
+    mode_arguments: dict[Mode, list[str]]  # of one mode's server alone
     startup_timeout: float  # seconds
     prompts: dict[str, list[Prompt]]  # workload -> prompts of a round
     temperatures: list[float]
@@ -70,7 +71,9 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
     measured = measured_now(command)
     servers = {
         mode: Server(
-            server_arguments(mode, plan.pair, plan.server_arguments),
+            server_arguments(
+                mode, plan.pair, [*plan.server_arguments, *plan.mode_arguments.get(mode, [])]
+            ),
             startup_timeout=plan.startup_timeout,
         )
         for mode in plan.modes

@@ -37,6 +37,7 @@ def plan(pair: Pair, **changes) -> Plan:
         modes=[Mode.PLAIN, Mode.TREE],
         urls={},
         server_arguments=SHARED,
+        mode_arguments={},
         startup_timeout=300,
         prompts={"builtin": load_workload("builtin", PROMPTS)},
         temperatures=[0.0],

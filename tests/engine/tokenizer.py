@@ -16,7 +16,7 @@ _TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }
 
 def save_tokenizer(folder: Path) -> None:
     """Write it beside a target; ids 0, 1 and the last two are special, the others characters."""
-    characters = iter(string.ascii_letters + string.digits + " ")
+    characters = iter(string.ascii_letters + " " + string.digits)
     names = {_SPECIAL.get(token) or next(characters): token for token in range(VOCAB)}
     tokenizer = Tokenizer(models.WordLevel(names, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")

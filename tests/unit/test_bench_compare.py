@@ -51,7 +51,16 @@ def test_changed_conditions_are_named():
     after = msgspec.structs.replace(
         before, measured=measured, setup=msgspec.structs.replace(before.setup, max_tokens=5)
     )
+    servers = {"plain": "python -m sglang.launch_server --port 5 --dtype float32"}
+    after = msgspec.structs.replace(
+        after, setup=msgspec.structs.replace(after.setup, modes=servers)
+    )
     lines = conditions(before, after)
+    assert (
+        "mode plain: python -m sglang.launch_server -> "
+        "python -m sglang.launch_server --dtype float32"
+    ) in lines
+    assert "mode tree: only in the first run" in lines
     assert "machine: a machine, 2 cores -> another machine" in lines
     assert "sglang: 0.5.23 -> 0.5.24" in lines
     assert "max_tokens: 31 -> 5" in lines

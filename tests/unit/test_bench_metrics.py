@@ -1,5 +1,6 @@
 """The figures of a round, from answers whose times are known."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -91,6 +92,22 @@ def test_a_metric_of_zero_is_kept():
     idle = Round(answers=[answer(2, 1, 0.1)], wall_s=1.0, energy_j=0.0)
     cell = Cell(mode="tree", case=CASE, rounds=[idle])
     assert metrics.samples(cell, METRICS["joules_per_token"]) == [0.0]
+
+
+def test_cases_sort_by_users_and_then_by_rate():
+    loads = [Load(rate=2.0), Load(concurrency=4), Load(rate=0.5), Load(concurrency=1)]
+    run = plain_and_tree()
+    cells = [
+        Cell(mode="plain", case=Case(workload="w", temperature=0.0, load=load), rounds=[])
+        for load in loads
+    ]
+    cases = msgspec.structs.replace(run, cells=cells).cases
+    assert [str(case.load) for case in cases] == [
+        "concurrency 1",
+        "concurrency 4",
+        "0.5 requests/s",
+        "2 requests/s",
+    ]
 
 
 def test_speedup_of_a_made_up_run_is_what_was_put_in():
