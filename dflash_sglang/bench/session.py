@@ -82,13 +82,13 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
     if servers:
         console.print(f"Starting servers: {', '.join(servers)} ...")
     with running_fleet(servers, plan.urls) as fleet:
-        for mode, reason in fleet.refused.items():
-            console.print(f"[yellow]{mode} cannot be measured:[/] {reason}")
-        cells = asyncio.run(_measure(plan, fleet.endpoints, console))
-        return _run(plan, fleet, cells, measured)
+        cells, failed = asyncio.run(_measure(plan, fleet, console))
+        return _run(plan, fleet, {**fleet.refused, **failed}, cells, measured)
 
 
-def _run(plan: Plan, fleet: Fleet, cells: list[Cell], measured: Measured) -> Run:
+def _run(
+    plan: Plan, fleet: Fleet, refused: dict[Mode, str], cells: list[Cell], measured: Measured
+) -> Run:
     setup = Setup(
         target=plan.pair.target,
         drafter=plan.pair.drafter,
@@ -102,27 +102,29 @@ def _run(plan: Plan, fleet: Fleet, cells: list[Cell], measured: Measured) -> Run
         format=FORMAT,
         measured=measured,
         setup=setup,
-        refused={mode.value: reason for mode, reason in fleet.refused.items()},
+        refused={mode.value: reason for mode, reason in refused.items()},
         cells=cells,
     )
 
 
-async def _measure(plan: Plan, endpoints: list[Endpoint], console: Console) -> list[Cell]:
-    rounds: dict[tuple[Mode, Case], list[Round]] = {
-        (endpoint.mode, case): [] for case in plan.cases for endpoint in endpoints
-    }
-    progress = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console,
-    )  # fmt: skip
+async def _measure(
+    plan: Plan, fleet: Fleet, console: Console
+) -> tuple[list[Cell], dict[Mode, str]]:
+    """The cells, and the modes whose servers started but could not answer."""
+    for mode, reason in fleet.refused.items():
+        console.print(f"[yellow]{mode} cannot be measured:[/] {reason}")
     async with open_session() as session:
-        lanes = [
-            _Lane(session, endpoint, plan, await model_name(session, endpoint.url))
-            for endpoint in endpoints
-        ]
-        for lane in lanes:
-            await lane.warm_up()
-        with progress:
+        lanes, failed = await _warm_lanes(plan, fleet.endpoints, session, console)
+        rounds: dict[tuple[Mode, Case], list[Round]] = {
+            (lane.mode, case): [] for case in plan.cases for lane in lanes
+        }
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        ) as progress:
             task = progress.add_task("", total=plan.rounds * len(rounds))
             for index in range(plan.rounds):
                 for case in plan.cases:
@@ -131,10 +133,30 @@ async def _measure(plan: Plan, endpoints: list[Endpoint], console: Console) -> l
                         progress.update(task, description=f"{what}, {case.load}: {lane.mode}")
                         rounds[lane.mode, case].append(await lane.round(case, index))
                         progress.advance(task)
-    return [
+    cells = [
         Cell(mode=mode.value, case=case, rounds=measured)
         for (mode, case), measured in rounds.items()
     ]
+    return cells, failed
+
+
+async def _warm_lanes(
+    plan: Plan, endpoints: list[Endpoint], session: aiohttp.ClientSession, console: Console
+) -> tuple[list[_Lane], dict[Mode, str]]:
+    """Lanes whose servers answer; a server that was given, or plain's, has to."""
+    lanes, failed = [], {}
+    for endpoint in endpoints:
+        lane = _Lane(session, endpoint, plan, await model_name(session, endpoint.url))
+        try:
+            await lane.warm_up()
+        except BenchError as error:
+            if endpoint.mode is Mode.PLAIN or endpoint.mode in plan.urls:
+                raise
+            failed[endpoint.mode] = str(error)
+            console.print(f"[yellow]{endpoint.mode} cannot be measured:[/] {error}")
+        else:
+            lanes.append(lane)
+    return lanes, failed
 
 
 class _Lane:
