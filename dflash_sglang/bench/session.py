@@ -144,7 +144,8 @@ async def _warm_lanes(
     plan: Plan, endpoints: list[Endpoint], session: aiohttp.ClientSession, console: Console
 ) -> tuple[list[_Lane], dict[Mode, str]]:
     """Lanes whose servers answer; a server that was given, or plain's, has to."""
-    lanes, failed = [], {}
+    lanes: list[_Lane] = []
+    failed: dict[Mode, str] = {}
     for endpoint in endpoints:
         lane = _Lane(session, endpoint, plan, await model_name(session, endpoint.url))
         try:
