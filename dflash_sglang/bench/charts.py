@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
 from dflash_sglang.bench import figures, metrics
 from dflash_sglang.bench.metrics import METRICS
@@ -58,6 +59,7 @@ def pareto(run: Run) -> Canvas:
                               textcoords="offset points")  # fmt: skip
         axes.set(title=f"{workload}, temperature {temperature:g}", xlabel="tokens/s of one user",
                  ylabel="tokens/s of all users")  # fmt: skip
+        axes.margins(0.1)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
     return _finished(canvas, panels.values())
@@ -70,7 +72,8 @@ def accept_by_position(run: Run) -> Canvas | None:
         shares = metrics.accept_by_position(histogram)
         positions = np.arange(1, len(shares) + 1)
         axes.plot(positions, shares, marker="o", label=mode, color=_COLOURS[Mode(mode)])
-        axes.set(xlabel="draft position", ylabel="share of steps that accepted it", ylim=(0, 1))
+        axes.set(xlabel="draft position", ylabel="share of steps that accepted it", ylim=(0, 1.05))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     return _acceptance(run, draw)
 
@@ -85,6 +88,7 @@ def accept_histogram(run: Run) -> Canvas | None:
         axes.bar(places, histogram / histogram.sum(), width, label=mode,
                  color=_COLOURS[Mode(mode)])  # fmt: skip
         axes.set(xlabel="drafted tokens accepted in a step", ylabel="share of steps")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     return _acceptance(run, draw)
 

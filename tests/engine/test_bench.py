@@ -1,5 +1,9 @@
 """The benchmark against real servers: every mode that starts, refusals by name, a whole report."""
 
+import shutil
+import subprocess
+
+import matplotlib.image
 import msgspec
 import pytest
 from rich.console import Console
@@ -118,6 +122,26 @@ def test_kv_use_is_reported_or_absent_but_never_nothing(run):
 def test_the_report_is_whole(out):
     for name in ("report.html", "report.md", "figures.json", "pareto.png", "accept_histogram.png"):
         assert (out / name).stat().st_size > 500
+
+
+def test_the_page_can_be_looked_at_in_a_browser(out, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    picture = tmp_path / "report.png"
+    subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,4000"),
+            *(f"--screenshot={picture}", (out / "report.html").as_uri()),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    pixels = matplotlib.image.imread(picture)
+    assert pixels.shape[:2] == (4000, 1280)
+    # Something is drawn all the way down to the last picture.
+    assert (pixels[..., :3].min(axis=(1, 2)) < 0.9)[3000:].any()
 
 
 def test_a_server_without_speculation_is_not_taken_for_a_tree(pair):
