@@ -44,7 +44,9 @@ def bench(
     ] = None,
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="builtin, a benchmark's name, NAME=FILE or a .jsonl; repeatable."),
+        typer.Option(
+            help="builtin, builtin+WORDS, a benchmark, NAME=FILE or a .jsonl; repeatable."
+        ),
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a workload in a round.")] = 24,
     max_tokens: Annotated[int, typer.Option(min=2, help="Greatest length of an answer.")] = 96,

@@ -8,6 +8,7 @@ them is shipped.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 from itertools import islice, zip_longest
@@ -100,7 +101,8 @@ def load_workload(name: str, limit: int | None = None) -> list[Prompt]:
     """Prompts of a workload, its categories in turn.
 
     Args:
-        name: ``builtin``, a benchmark's name, ``NAME=FILE`` for a benchmark's rows in a JSONL file,
+        name: ``builtin``, ``builtin+WORDS`` for the same prompts behind a text of so many words, a
+            benchmark's name, ``NAME=FILE`` for a benchmark's rows in a JSONL file,
             or the path of a JSONL file with ``messages``, ``prompt`` or ``turns`` in each line.
         limit: at most so many.
 
@@ -124,17 +126,37 @@ def _read(name: str) -> list[Prompt]:
     if benchmark:
         return _benchmark(benchmark, _rows_of_file(Path(path)))
     if name == BUILTIN:
-        lines = resources.files("dflash_sglang.bench").joinpath("builtin.jsonl").read_text("utf-8")
-        return [_general(json.loads(line), BUILTIN, i) for i, line in enumerate(lines.splitlines())]
+        return _builtin()
+    if name.startswith(f"{BUILTIN}+"):
+        return _behind_text(_builtin(), name.removeprefix(f"{BUILTIN}+"))
     if name in SOURCES:
         return _benchmark(name, _rows_of_hub(name, SOURCES[name]))
     if name.endswith(".jsonl"):
         stem = Path(name).stem
         return [_general(row, stem, i) for i, row in enumerate(_rows_of_file(Path(name)))]
     raise BenchError(
-        f"unknown workload {name!r}: expected {BUILTIN}, {', '.join(SOURCES)}, one of these with "
-        "=FILE for a local copy, or the path of a .jsonl file."
+        f"unknown workload {name!r}: expected {BUILTIN}, {BUILTIN}+WORDS, {', '.join(SOURCES)}, one "
+        "of these with =FILE for a local copy, or the path of a .jsonl file."
     )
+
+
+def _builtin() -> list[Prompt]:
+    lines = resources.files("dflash_sglang.bench").joinpath("builtin.jsonl").read_text("utf-8")
+    return [_general(json.loads(line), BUILTIN, i) for i, line in enumerate(lines.splitlines())]
+
+
+def _behind_text(prompts: list[Prompt], words: str) -> list[Prompt]:
+    """Each prompt behind a text of its own, so that no two share a prefix in the cache."""
+    if not words.isdecimal() or not int(words):
+        raise BenchError(f"{BUILTIN}+WORDS expects a number of words above 0, got {words!r}.")
+    vocabulary = [word for prompt in prompts for word in prompt.messages[0]["content"].split()]
+    longer = []
+    for prompt in prompts:
+        text = " ".join(random.Random(prompt.id).choices(vocabulary, k=int(words)))
+        question = prompt.messages[0]["content"]
+        messages = [{"role": "user", "content": f"Ignore these words: {text}\n\n{question}"}]
+        longer.append(prompt._replace(messages=messages))
+    return longer
 
 
 def _benchmark(name: str, rows: Iterable[dict[str, Any]]) -> list[Prompt]:

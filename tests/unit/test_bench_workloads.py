@@ -83,6 +83,24 @@ def test_the_builtin_set_has_eighty_prompts_of_six_kinds():
     assert len({prompt.messages[0]["content"] for prompt in prompts}) == 80
 
 
+def test_the_builtin_prompts_can_stand_behind_a_long_text():
+    plain, longer = load_workload("builtin"), load_workload("builtin+300")
+    assert [prompt.id for prompt in plain] == [prompt.id for prompt in longer]
+    for short, long in zip(plain, longer, strict=True):
+        question = short.messages[0]["content"]
+        text = long.messages[0]["content"]
+        assert text.endswith(question)
+        assert len(text.split()) == 3 + 300 + len(question.split())
+    assert len({prompt.messages[0]["content"][:200] for prompt in longer}) == 80
+    assert load_workload("builtin+300") == longer
+
+
+@pytest.mark.parametrize("words", ["", "0", "many", "-3"])
+def test_a_text_without_length_is_refused(words):
+    with pytest.raises(BenchError, match="number of words above 0"):
+        load_workload(f"builtin+{words}")
+
+
 def test_a_limit_takes_every_category_alike():
     counts = Counter(prompt.category for prompt in load_workload("builtin", 24))
     assert set(counts.values()) == {4}
