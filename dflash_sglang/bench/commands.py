@@ -94,10 +94,7 @@ def bench(
             for mode, flags in (parse_assignment(text, "--mode-args") for text in mode_args or [])
         },
         startup_timeout=startup_timeout,
-        prompts={
-            workloads.workload_label(name): workloads.load_workload(name, prompts)
-            for name in workload or [workloads.BUILTIN]
-        },
+        prompts=workloads.load_workloads(workload or [workloads.BUILTIN], prompts),
         temperatures=_numbers(temperature, "--temperature"),
         loads=_loads(concurrency, rate),
         rounds=rounds,

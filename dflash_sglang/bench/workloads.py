@@ -115,6 +115,21 @@ def load_workload(name: str, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
+def load_workloads(names: list[str], limit: int) -> dict[str, list[Prompt]]:
+    """Several workloads by their short names, ``limit`` prompts of each.
+
+    Raises:
+        BenchError: as :func:`load_workload`, or two workloads of one short name.
+    """
+    loaded: dict[str, list[Prompt]] = {}
+    for name in names:
+        label = workload_label(name)
+        if label in loaded:
+            raise BenchError(f"two workloads would be called {label} in the report: rename a file.")
+        loaded[label] = load_workload(name, limit)
+    return loaded
+
+
 def workload_label(name: str) -> str:
     """Short name of a workload for reports: without the path of its file."""
     benchmark, _, path = name.rpartition("=")
@@ -135,8 +150,8 @@ def _read(name: str) -> list[Prompt]:
         stem = Path(name).stem
         return [_general(row, stem, i) for i, row in enumerate(_rows_of_file(Path(name)))]
     raise BenchError(
-        f"unknown workload {name!r}: expected {BUILTIN}, {BUILTIN}+WORDS, {', '.join(SOURCES)}, one "
-        "of these with =FILE for a local copy, or the path of a .jsonl file."
+        f"unknown workload {name!r}: expected {BUILTIN}, {BUILTIN}+WORDS, {', '.join(SOURCES)}, "
+        "one of these with =FILE for a local copy, or the path of a .jsonl file."
     )
 
 

@@ -101,6 +101,12 @@ def test_a_text_without_length_is_refused(words):
         load_workload(f"builtin+{words}")
 
 
+def test_two_workloads_of_one_name_are_refused(tmp_path):
+    file = write(tmp_path / "gsm8k.jsonl", [{"prompt": "x"}])
+    with pytest.raises(BenchError, match="two workloads would be called gsm8k"):
+        workloads.load_workloads([file, f"gsm8k={file}"], 1)
+
+
 def test_a_limit_takes_every_category_alike():
     counts = Counter(prompt.category for prompt in load_workload("builtin", 24))
     assert set(counts.values()) == {4}
