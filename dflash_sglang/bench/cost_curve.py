@@ -67,7 +67,7 @@ def measure(dtype: torch.dtype, command: str) -> CostCurve:
         dtype: of the weights.
         command: for the provenance.
     """
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    device = _device()
     stack = _stack(dtype, device)
     product = _product(device)
     step_ms = {n: _median_ms(stack, n, product) for n in ROWS}
@@ -80,6 +80,12 @@ def measure(dtype: torch.dtype, command: str) -> CostCurve:
         per_row_ms=float(per_row),
         measured=measured_now(command),
     )
+
+
+def _device() -> torch.device:
+    # A build for an accelerator names it even on a machine that has none.
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
 
 
 def _stack(dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
