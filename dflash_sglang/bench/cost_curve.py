@@ -98,9 +98,11 @@ def _stack(dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
 def _product(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     if device.type != "cpu":
         return torch.nn.functional.linear
-    from dflash_sglang.kernels.linear import linear  # the product that a CPU server uses
+    from dflash_sglang.kernels import library
+    from dflash_sglang.kernels.linear import linear
 
-    return linear
+    library.load()
+    return linear  # the product that a CPU server uses
 
 
 def _median_ms(
