@@ -8,6 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from dflash_sglang.bench.commands import app as bench
+from dflash_sglang.bench.roofline_command import roofline
+
 app = typer.Typer(
     name="dflash2",
     help="DFlash 2 speculative decoding for stock SGLang.",
@@ -15,6 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(bench, name="bench")
+app.command()(roofline)
 
 _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 

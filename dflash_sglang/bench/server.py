@@ -120,7 +120,11 @@ class Server:
 
     def __enter__(self) -> Server:
         self.start()
-        self.wait()
+        try:
+            self.wait()
+        except BaseException:  # an interrupt too must not leave the process behind
+            self.stop()
+            raise
         return self
 
     def __exit__(

@@ -1,0 +1,220 @@
+"""``dflash2 bench`` and ``dflash2 roofline``: options in, reports out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dflash_sglang.bench.modes import Mode, Pair
+    from dflash_sglang.bench.records import Load
+
+app = typer.Typer(invoke_without_command=True)
+
+_DEFAULT_MODES = "plain,native,chain,tree,ngram"
+_AS_SERVED = "as served"  # the target of servers that were given by URL
+
+
+@app.callback()
+def bench(
+    context: typer.Context,
+    target: Annotated[str | None, typer.Option(help="The target's checkpoint.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Its DFlash or DFlash 2 drafter.")] = None,
+    eagle3_drafter: Annotated[str | None, typer.Option(help="Its drafter for eagle3.")] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(
+            help="Of plain, native, chain, tree, ngram, eagle3, with commas; all but eagle3 by "
+            "default, or those of --url."
+        ),
+    ] = None,
+    url: Annotated[
+        list[str] | None,
+        typer.Option(help="MODE=URL of a server that runs already; repeatable."),
+    ] = None,
+    server_args: Annotated[
+        str, typer.Option(help="Further flags of SGLang for every server that is started.")
+    ] = "",
+    mode_args: Annotated[
+        list[str] | None,
+        typer.Option(help="MODE=FLAGS for the server of one mode; repeatable."),
+    ] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="builtin, builtin+WORDS, a benchmark, NAME=FILE or a .jsonl; repeatable."
+        ),
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a workload in a round.")] = 24,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Greatest length of an answer.")] = 96,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Let every answer have its greatest length.")
+    ] = False,
+    temperature: Annotated[str, typer.Option(help="0 is greedy; several with commas.")] = "0,1",
+    concurrency: Annotated[str, typer.Option(help="Users at once; several with commas.")] = "1,4,8",
+    rate: Annotated[
+        str, typer.Option(help="Poisson arrivals, requests a second; several with commas.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; intervals need two.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of arrivals and sampling.")] = 0,
+    startup_timeout: Annotated[float, typer.Option(help="Seconds a server may take.")] = 900.0,
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("bench-report"),
+) -> None:
+    """Measure speculation against plain decoding: each mode in turn, a report at the end.
+
+    Without --target the demo pair is measured. Servers are started and stopped here, or given with
+    --url. A mode that cannot run on this device is left out by name, with the server's reason.
+
+    Example: dflash2 bench --target Qwen3-4B --drafter Qwen3-4B-DFlash2 --server-args "--tp 2"
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from dflash_sglang.bench import machine, report, session, workloads
+    from dflash_sglang.bench.modes import Pair, parse_assignment
+
+    urls = dict(parse_assignment(text, "--url") for text in url or [])
+    chosen = _modes(modes, list(urls))
+    pair = Pair(target or _AS_SERVED, drafter, eagle3_drafter)
+    arguments = shlex.split(server_args)
+    if target is None and set(chosen) - set(urls):
+        pair, arguments = _demo_pair(), [*_demo_arguments(), *arguments]
+    plan = session.Plan(
+        pair=pair,
+        modes=chosen,
+        urls=urls,
+        server_arguments=arguments,
+        mode_arguments={
+            mode: shlex.split(flags)
+            for mode, flags in (parse_assignment(text, "--mode-args") for text in mode_args or [])
+        },
+        startup_timeout=startup_timeout,
+        prompts=workloads.load_workloads(workload or [workloads.BUILTIN], prompts),
+        temperatures=_numbers(temperature, "--temperature"),
+        loads=_loads(concurrency, rate),
+        rounds=rounds,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        seed=seed,
+    )
+    console = Console()
+    run = session.execute(plan, machine.command_line(), console)
+    files = report.write_report(run, out)
+    console.print(Markdown(report.as_markdown(run)))
+    console.print(f"Wrote {len(files)} files to {out}; open {out / 'report.html'}.")
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="run.json of one run.")],
+    after: Annotated[Path, typer.Argument(help="run.json of another.")],
+) -> None:
+    """Say what changed from one run to another, and whether beyond noise.
+
+    Example: dflash2 bench compare monday/run.json tuesday/run.json
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from dflash_sglang.bench.compare import conditions, differences
+    from dflash_sglang.bench.records import read_run
+
+    old, new = read_run(before), read_run(after)
+    table = Table("mode", "case", "metric", "change", "95 % interval", "verdict")
+    for found in differences(old, new):
+        case = found.case
+        interval = found.change.interval
+        table.add_row(
+            found.mode,
+            f"{case.workload}, T={case.temperature:g}, {case.load}",
+            found.metric.name,
+            f"{100 * (found.change.ratio - 1):+.1f} %",
+            "one round"
+            if interval is None
+            else " to ".join(f"{100 * (x - 1):+.1f}" for x in interval),
+            found.verdict,
+        )
+    console = Console()
+    for line in conditions(old, new) or ["Same machine, versions and setup."]:
+        console.print(line)
+    console.print(table)
+    console.print("Each row is judged by itself: of twenty without a change, one looks like one.")
+
+
+@app.command("report")
+def report_again(
+    run: Annotated[Path, typer.Argument(help="run.json of a run.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("bench-report"),
+) -> None:
+    """Draw the report of a run again.
+
+    Example: dflash2 bench report bench-report/run.json --out again
+    """
+    from dflash_sglang.bench.records import read_run
+    from dflash_sglang.bench.report import write_report
+
+    for file in write_report(read_run(run), out):
+        typer.echo(file)
+
+
+def _modes(asked: str | None, running: list[Mode]) -> list[Mode]:
+    """The modes that run already and those that were asked for."""
+    from dflash_sglang.bench.modes import Mode, parse_modes
+
+    if asked is None and running:
+        return running
+    wanted = {*running, *parse_modes(asked or _DEFAULT_MODES)}
+    return [mode for mode in Mode if mode in wanted]
+
+
+def _demo_pair() -> Pair:
+    from dflash_sglang.bench.errors import BenchError
+    from dflash_sglang.bench.modes import Pair
+    from dflash_sglang.demo.run import PAIR
+
+    if not (PAIR / "target" / "config.json").is_file():
+        raise BenchError(
+            "the demo pair is not here: name a target with --target and its drafter with "
+            "--drafter, or make the pair with `bash launch/train_demo.sh`."
+        )
+    return Pair(str(PAIR / "target"), str(PAIR / "drafter"))
+
+
+def _demo_arguments() -> list[str]:
+    from dflash_sglang.bench.server import cpu_arguments
+
+    return ["--dtype", "float32", *cpu_arguments()]
+
+
+def _loads(concurrency: str, rate: str) -> list[Load]:
+    from dflash_sglang.bench.errors import BenchError
+    from dflash_sglang.bench.records import Load
+
+    users = _numbers(concurrency, "--concurrency")
+    if any(number < 1 or number != int(number) for number in users):
+        raise BenchError(f"--concurrency expects whole numbers from 1, got {concurrency!r}.")
+    rates = _numbers(rate, "--rate")
+    if any(number <= 0 for number in rates):
+        raise BenchError(f"--rate expects numbers above 0, got {rate!r}.")
+    loads = [Load(concurrency=int(number)) for number in users]
+    loads += [Load(rate=number) for number in rates]
+    if not loads:
+        raise BenchError("nothing to measure: give --concurrency or --rate.")
+    return loads
+
+
+def _numbers(text: str, flag: str) -> list[float]:
+    from dflash_sglang.bench.errors import BenchError
+
+    try:
+        numbers = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise BenchError(f"{flag} expects numbers separated by commas, got {text!r}.") from None
+    if any(number < 0 for number in numbers):
+        raise BenchError(f"{flag} expects no negative number, got {text!r}.")
+    return numbers

@@ -1,0 +1,88 @@
+"""From a run to figures: each metric of each cell, and its speedup over plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from dflash_sglang.bench import metrics, statistics
+from dflash_sglang.bench.metrics import METRICS, Metric
+from dflash_sglang.bench.modes import Mode
+from dflash_sglang.bench.provenance import Figure
+from dflash_sglang.bench.records import Case, Cell, Round, Run
+from dflash_sglang.bench.statistics import Estimate
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure and what it is a figure of."""
+
+    mode: str
+    case: Case
+    metric: str
+    figure: Figure
+
+
+def entries(run: Run) -> Iterator[Entry]:
+    """Every figure of a run; what a server did not report has none."""
+    for case in run.cases:
+        for mode in run.modes:
+            cell = run.cell(mode, case)
+            if cell is None:
+                continue
+            found = {name: metric_figure(run, cell, metric) for name, metric in METRICS.items()}
+            found["speedup"] = speedup(run, cell)
+            found["equal_answers"] = equal_answers(run, cell)
+            for name, figure in found.items():
+                if figure is not None:
+                    yield Entry(mode=mode, case=case, metric=name, figure=figure)
+
+
+def metric_figure(run: Run, cell: Cell, metric: Metric) -> Figure | None:
+    """Mean of a metric over the rounds."""
+    values = metrics.samples(cell, metric)
+    return _figure(run, statistics.mean(values), metric.unit) if values else None
+
+
+def speedup(
+    run: Run, cell: Cell, pace: Callable[[Round], float | None] = metrics.tokens_per_s
+) -> Figure | None:
+    """Rate over plain decoding's, round by round; None for plain itself or without it.
+
+    Args:
+        pace: the rate of a round that is compared.
+    """
+    plain = run.cell(Mode.PLAIN.value, cell.case)
+    if plain is None or cell.mode == Mode.PLAIN:
+        return None
+    pairs = [(pace(mine), pace(its)) for mine, its in zip(cell.rounds, plain.rounds, strict=True)]
+    known = [(mine, its) for mine, its in pairs if mine and its]
+    if len(known) < len(pairs):
+        return None
+    return _figure(run, statistics.paired_ratio(*zip(*known, strict=True)), "x")
+
+
+def category_speedup(run: Run, cell: Cell, category: str) -> Figure | None:
+    """Speedup on the prompts of one category: tokens over the time that they were waited for."""
+
+    def pace(round_: Round) -> float | None:
+        answers = [answer for answer in round_.answers if answer.category == category]
+        seconds = sum(answer.total_s for answer in answers)
+        return sum(answer.tokens for answer in answers) / seconds if seconds else None
+
+    return speedup(run, cell, pace)
+
+
+def equal_answers(run: Run, cell: Cell) -> Figure | None:
+    """Percentage of answers whose text is plain decoding's."""
+    plain = run.cell(Mode.PLAIN.value, cell.case)
+    if plain is None or cell.mode == Mode.PLAIN:
+        return None
+    same, of = metrics.equal_answers(cell, plain)
+    return _figure(run, Estimate(100.0 * same / of, None), "%")
+
+
+def _figure(run: Run, estimate: Estimate, unit: str) -> Figure:
+    return Figure(
+        value=estimate.value, unit=unit, provenance=run.measured, interval=estimate.interval
+    )

@@ -1,0 +1,244 @@
+"""A run: every mode through the same prompts in turn, round after round."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import aiohttp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dflash_sglang.bench.client import Message
+from dflash_sglang.bench.errors import BenchError
+from dflash_sglang.bench.fleet import Endpoint, Fleet, running_fleet
+from dflash_sglang.bench.load import Send, drive
+from dflash_sglang.bench.machine import measured_now
+from dflash_sglang.bench.modes import Mode, Pair, server_arguments
+from dflash_sglang.bench.observe import EnergyMeter, watching_kv
+from dflash_sglang.bench.provenance import Measured
+from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup
+from dflash_sglang.bench.server import Server
+from dflash_sglang.bench.stream import Sampling, Stream, model_name, open_session, stream_chat
+from dflash_sglang.bench.workloads import Prompt
+
+_WARM_UP_PROMPTS = 4
+_WARM_UP_TOKENS = 16
+_FLUSH_ATTEMPTS = 20
+_FLUSH_WAIT_S = 0.1
+
+
+class Plan(NamedTuple):
+    """What a run is to measure."""
+
+    pair: Pair
+    modes: list[Mode]
+    urls: dict[Mode, str]  # modes whose servers run already
+    server_arguments: list[str]  # shared by the servers that are started here
+    mode_arguments: dict[Mode, list[str]]  # of one mode's server alone
+    startup_timeout: float  # seconds
+    prompts: dict[str, list[Prompt]]  # workload -> prompts of a round
+    temperatures: list[float]
+    loads: list[Load]
+    rounds: int
+    max_tokens: int
+    ignore_eos: bool
+    seed: int
+
+    @property
+    def cases(self) -> list[Case]:
+        return [
+            Case(workload=workload, temperature=temperature, load=load)
+            for workload in self.prompts
+            for temperature in self.temperatures
+            for load in self.loads
+        ]
+
+
+def execute(plan: Plan, command: str, console: Console) -> Run:
+    """Start the servers, measure, stop the servers.
+
+    Args:
+        command: the command line that asked for it, for the provenance of every figure.
+
+    Raises:
+        BenchError: a mode lacks its drafter, a URL does not answer, a server does not speculate.
+        ServerError: plain decoding did not start.
+    """
+    measured = measured_now(command)
+    servers = {
+        mode: Server(
+            server_arguments(
+                mode, plan.pair, [*plan.server_arguments, *plan.mode_arguments.get(mode, [])]
+            ),
+            startup_timeout=plan.startup_timeout,
+        )
+        for mode in plan.modes
+        if mode not in plan.urls
+    }
+    if servers:
+        console.print(f"Starting servers: {', '.join(servers)} ...")
+    with running_fleet(servers, plan.urls) as fleet:
+        cells, failed = asyncio.run(_measure(plan, fleet, console))
+        return _run(plan, fleet, {**fleet.refused, **failed}, cells, measured)
+
+
+def _run(
+    plan: Plan, fleet: Fleet, refused: dict[Mode, str], cells: list[Cell], measured: Measured
+) -> Run:
+    setup = Setup(
+        target=plan.pair.target,
+        drafter=plan.pair.drafter,
+        modes={endpoint.mode.value: endpoint.origin for endpoint in fleet.endpoints},
+        max_tokens=plan.max_tokens,
+        prompts={workload: len(prompts) for workload, prompts in plan.prompts.items()},
+        rounds=plan.rounds,
+        seed=plan.seed,
+    )
+    return Run(
+        format=FORMAT,
+        measured=measured,
+        setup=setup,
+        refused={mode.value: reason for mode, reason in refused.items()},
+        cells=cells,
+    )
+
+
+async def _measure(
+    plan: Plan, fleet: Fleet, console: Console
+) -> tuple[list[Cell], dict[Mode, str]]:
+    """The cells, and the modes whose servers started but could not answer."""
+    for mode, reason in fleet.refused.items():
+        console.print(f"[yellow]{mode} cannot be measured:[/] {reason}")
+    async with open_session() as session:
+        lanes, failed = await _warm_lanes(plan, fleet.endpoints, session, console)
+        rounds: dict[tuple[Mode, Case], list[Round]] = {
+            (lane.mode, case): [] for case in plan.cases for lane in lanes
+        }
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        ) as progress:
+            task = progress.add_task("", total=plan.rounds * len(rounds))
+            for index in range(plan.rounds):
+                for case in plan.cases:
+                    for lane in _rotated(lanes, index):
+                        what = f"round {index + 1}, {case.workload}, T={case.temperature:g}"
+                        progress.update(task, description=f"{what}, {case.load}: {lane.mode}")
+                        rounds[lane.mode, case].append(await lane.round(case, index))
+                        progress.advance(task)
+    cells = [
+        Cell(mode=mode.value, case=case, rounds=measured)
+        for (mode, case), measured in rounds.items()
+    ]
+    return cells, failed
+
+
+async def _warm_lanes(
+    plan: Plan, endpoints: list[Endpoint], session: aiohttp.ClientSession, console: Console
+) -> tuple[list[_Lane], dict[Mode, str]]:
+    """Lanes whose servers answer; a server that was given, or plain's, has to."""
+    lanes: list[_Lane] = []
+    failed: dict[Mode, str] = {}
+    for endpoint in endpoints:
+        lane = _Lane(session, endpoint, plan, await model_name(session, endpoint.url))
+        try:
+            await lane.warm_up()
+        except BenchError as error:
+            if endpoint.mode is Mode.PLAIN or endpoint.mode in plan.urls:
+                raise
+            failed[endpoint.mode] = str(error)
+            console.print(f"[yellow]{endpoint.mode} cannot be measured:[/] {error}")
+        else:
+            lanes.append(lane)
+    return lanes, failed
+
+
+class _Lane:
+    """One mode's way through the run."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, endpoint: Endpoint, plan: Plan, model: str
+    ) -> None:
+        self.mode = endpoint.mode
+        self._session = session
+        self._url = endpoint.url
+        self._plan = plan
+        self._model = model
+
+    async def warm_up(self) -> None:
+        """A few short requests, greedy and sampled, that nobody counts.
+
+        Raises:
+            BenchError: a server that should speculate does not.
+        """
+        prompts = list(islice(_all_prompts(self._plan), _WARM_UP_PROMPTS))
+        load = Load(concurrency=len(prompts))
+        for temperature in dict.fromkeys((0.0, *self._plan.temperatures)):
+            sampling = Sampling(temperature, _WARM_UP_TOKENS, self._plan.seed, ignore_eos=True)
+            answers = await drive(self._sender(sampling), prompts, load, self._plan.seed)
+            steps = sum(answer.verify_steps for answer in answers)
+            if self.mode is not Mode.PLAIN and not steps:
+                raise BenchError(
+                    f"the server at {self._url} reports no verify steps, so it does not speculate, "
+                    f"but it was given for {self.mode}: start it with --speculative-algorithm, or "
+                    "give its URL to plain."
+                )
+            if self.mode is Mode.PLAIN and steps:
+                raise BenchError(
+                    f"the server at {self._url} speculates, but it was given for plain: start one "
+                    "without --speculative-algorithm."
+                )
+
+    async def round(self, case: Case, index: int) -> Round:
+        """All prompts of a case once, on an empty prefix cache."""
+        plan = self._plan
+        sampling = Sampling(case.temperature, plan.max_tokens, plan.seed, plan.ignore_eos)
+        await self._flush()
+        async with watching_kv(self._session, self._url) as watch:
+            meter = EnergyMeter()
+            start = time.perf_counter()
+            answers = await drive(
+                self._sender(sampling), plan.prompts[case.workload], case.load, plan.seed + index
+            )
+            wall = time.perf_counter() - start
+            energy = meter.joules()
+        return Round(answers=answers, wall_s=wall, kv_tokens=watch.most, energy_j=energy)
+
+    def _sender(self, sampling: Sampling) -> Send:
+        async def send(messages: list[Message], seed: int) -> Stream:
+            return await stream_chat(
+                self._session, self._url, self._model, messages, sampling._replace(seed=seed)
+            )
+
+        return send
+
+    async def _flush(self) -> None:
+        """Empty the prefix cache, or later rounds would find their prompts there.
+
+        A server that has no such endpoint keeps what it has.
+        """
+        for _ in range(_FLUSH_ATTEMPTS):
+            async with self._session.post(f"{self._url}/flush_cache") as response:
+                if response.status in (200, 404):
+                    return
+            # SGLang refuses while the last request is still being wound up.
+            await asyncio.sleep(_FLUSH_WAIT_S)
+        raise BenchError(f"the server at {self._url} is busy: its prefix cache cannot be emptied.")
+
+
+def _rotated(lanes: list[_Lane], index: int) -> list[_Lane]:
+    # No mode is always the one behind an idle machine, or the one behind the busiest.
+    shift = index % len(lanes)
+    return lanes[shift:] + lanes[:shift]
+
+
+def _all_prompts(plan: Plan) -> Iterator[Prompt]:
+    for prompts in plan.prompts.values():
+        yield from prompts

@@ -1,0 +1,116 @@
+"""``dflash2 bench``: what a new user gets wrong is answered with what to do."""
+
+import pytest
+from typer.testing import CliRunner
+
+from dflash_sglang import cli
+from dflash_sglang.bench.errors import BenchError
+from dflash_sglang.bench.fleet import refusal
+from dflash_sglang.bench.modes import Mode, Pair, parse_modes, server_arguments
+from dflash_sglang.bench.records import write_run
+from dflash_sglang.bench.server import Server
+from tests.unit.bench_runs import plain_and_tree
+
+PAIR = Pair("target", "drafter")
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(cli.app, list(words))
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags"),
+    [
+        (Mode.PLAIN, []),
+        (Mode.NATIVE, ["DFLASH", "drafter"]),
+        (Mode.CHAIN, ["dflash2", "drafter", "--speculative-eagle-topk", "1"]),
+        (Mode.TREE, ["dflash2", "drafter"]),
+        (Mode.NGRAM, ["NGRAM"]),
+    ],
+)
+def test_each_mode_is_sglangs_own_flags(mode, flags):
+    arguments = server_arguments(mode, PAIR, ["--device", "cpu"])
+    assert arguments[:2] == ["--model-path", "target"]
+    assert arguments[-2:] == ["--device", "cpu"]
+    names = ("--speculative-algorithm", "--speculative-draft-model-path")
+    assert [word for word in arguments[2:-2] if word not in names] == flags
+
+
+def test_eagle3_takes_its_own_drafter():
+    pair = PAIR._replace(eagle3_drafter="eagle")
+    assert "eagle" in server_arguments(Mode.EAGLE3, pair, [])
+    with pytest.raises(BenchError, match="--eagle3-drafter"):
+        server_arguments(Mode.EAGLE3, PAIR, [])
+
+
+@pytest.mark.parametrize("mode", [Mode.NATIVE, Mode.CHAIN, Mode.TREE])
+def test_a_missing_drafter_is_named(mode):
+    with pytest.raises(BenchError, match=f"{mode} needs a drafter: give --drafter"):
+        server_arguments(mode, Pair("target", None), [])
+
+
+@pytest.mark.parametrize("text", ["", "plain,plain", "plain,medusa"])
+def test_wrong_modes_are_refused(text):
+    with pytest.raises(BenchError, match="plain, native, chain, tree, ngram, eagle3"):
+        parse_modes(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--url", "tree"], "--url expects MODE=VALUE"),
+        (["--url", "medusa=http://x"], "MODE=VALUE with one of plain"),
+        (["--url", "plain=http://x", "--mode-args", "tree"], "--mode-args expects MODE=VALUE"),
+        (["--url", "plain=http://x", "--modes", "plain,tree"], "the demo pair is not here"),
+        (["--url", "plain=http://127.0.0.1:9"], "no OpenAI-compatible server"),
+        (["--url", "plain=http://x", "--temperature", "hot"], "--temperature expects numbers"),
+        (["--url", "plain=http://x", "--concurrency", "0"], "whole numbers from 1"),
+        (["--url", "plain=http://x", "--concurrency", "1.5"], "whole numbers from 1"),
+        (["--url", "plain=http://x", "--concurrency", "", "--rate", ""], "nothing to measure"),
+        (["--url", "plain=http://x", "--rate", "0"], "above 0"),
+        (["--url", "plain=http://x", "--workload", "poetry"], "unknown workload"),
+        (["--target", "t", "--modes", "tree"], "--drafter"),
+        (["compare", "a.json", "b.json"], "cannot read a.json"),
+    ],
+)
+def test_wrong_options_get_one_sentence(words, sentence):
+    result = invoke("bench", *words)
+    assert result.exit_code != 0
+    assert isinstance(result.exception, ValueError)
+    assert sentence in str(result.exception)
+
+
+def test_compare_prints_a_verdict_for_each_row(tmp_path):
+    for name, speed in (("a", 2.0), ("b", 4.0)):
+        write_run(plain_and_tree(tree_speed=speed), tmp_path / f"{name}.json")
+    result = invoke("bench", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert result.exit_code == 0
+    assert "Same machine, versions and setup." in result.output
+    assert "better" in result.output and "within" in result.output
+
+
+@pytest.mark.parametrize("words", [["bench"], ["bench", "compare"], ["roofline"]])
+def test_help_shows_an_example(words):
+    result = invoke(*words, "--help")
+    assert result.exit_code == 0
+    assert "Example: dflash2" in result.output
+
+
+def test_roofline_writes_its_figures(tmp_path):
+    result = invoke("roofline", "--verify-ms", "64.1", "--json", str(tmp_path / "r.json"))
+    assert result.exit_code == 0
+    assert '"kind": "projected"' in (tmp_path / "r.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("x\nValueError: first\n  at y\nsglang.srt.Oops.OtherError: last\nbye", "last"),
+        ("[2026-01-01 TP0] ValueError: DFLASH is not supported", "DFLASH is not supported"),
+        ("nothing of use", "its log is"),
+    ],
+)
+def test_a_refusal_is_the_last_error_of_the_log(log, reason, tmp_path):
+    server = Server([], log=tmp_path / "server.log")
+    server.log.write_text(log)
+    assert reason in refusal(server)
