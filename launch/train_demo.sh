@@ -22,7 +22,7 @@ dflash2 capture --target "$target" --prompts "$work/held-out.jsonl" --out "$work
   --temperatures 0 --max-new-tokens 128
 
 dflash2 train --target "$target" --data "$work/capture" --held-out "$work/held-out" \
-  --held-out-samples 48 --out "$work/drafter" --steps 5000 --anchors 32 --compile --seed 1 \
+  --held-out-samples 48 --out "$work/drafter" --layers 2 --steps 600 --anchors 32 --seed 1 \
   $(resume "$work/drafter/state.safetensors")
-dflash2 evaluate --drafter "$work/drafter/step-005000" --target "$target" \
+dflash2 evaluate --drafter "$work/drafter/step-000600" --target "$target" \
   --prompts "$work/held-out.jsonl" --json "$work/evaluation.json"
