@@ -22,6 +22,7 @@ _WARM_UP_TOKENS = 16
 
 QUESTIONS: tuple[str, ...] = (
     "Write a Python function that checks whether a number is prime.",
+    "Write a Python script with argparse that takes --port, --input and --count and prints them.",
     "Write a SQL query for the average age per city in customers, only the first 5 rows.",
     "Write a JSON Schema for a book with title, author, year and pages.",
     "Tell me about the wolf.",
@@ -29,16 +30,32 @@ QUESTIONS: tuple[str, ...] = (
 )
 
 
+class Answer(NamedTuple):
+    """What one server said; the times are the best of the rounds."""
+
+    completion: Completion
+    first_token_seconds: float  # of the same request for one token
+
+    @property
+    def decoded(self) -> int:
+        """Tokens behind the first one, which is the prefill's."""
+        return len(self.completion.token_ids) - 1
+
+    @property
+    def decode_seconds(self) -> float:
+        return self.completion.seconds - self.first_token_seconds
+
+
 class PairOfAnswers(NamedTuple):
-    """One question, answered by both servers; the times are the best of the rounds."""
+    """One question, answered by both servers."""
 
     question: str
-    plain: Completion
-    speculative: Completion
+    plain: Answer
+    speculative: Answer
 
     @property
     def identical(self) -> bool:
-        return self.plain.token_ids == self.speculative.token_ids
+        return self.plain.completion.token_ids == self.speculative.completion.token_ids
 
 
 def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bool:
@@ -67,7 +84,8 @@ def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bo
     with running(plain, speculative):
         answers = list(_ask(Client(plain), Client(speculative), max_tokens))
     for answer in answers:
-        console.print(Panel(answer.speculative.text.strip(), title=answer.question))
+        text = answer.speculative.completion.text.strip()
+        console.print(Panel(text, title=answer.question))
     figures = summarise(answers)
     console.print(_table(figures))
     if report is not None:
@@ -77,14 +95,11 @@ def run(target: Path, drafter: Path, max_tokens: int, report: Path | None) -> bo
 
 def summarise(answers: list[PairOfAnswers]) -> dict[str, Any]:
     """The figures of a run, as ``--json`` writes them."""
-    tokens = sum(len(answer.plain.token_ids) for answer in answers)
-    plain = tokens / sum(answer.plain.seconds for answer in answers)
-    speculative = sum(len(answer.speculative.token_ids) for answer in answers) / sum(
-        answer.speculative.seconds for answer in answers
-    )
-    steps = sum(answer.speculative.verify_steps for answer in answers)
-    seconds = sum(answer.speculative.seconds for answer in answers)
-    decoded = sum(len(answer.speculative.token_ids) - 1 for answer in answers)
+    plain = _tokens_per_second([answer.plain for answer in answers])
+    speculative = _tokens_per_second([answer.speculative for answer in answers])
+    steps = sum(answer.speculative.completion.verify_steps for answer in answers)
+    seconds = sum(answer.speculative.decode_seconds for answer in answers)
+    decoded = sum(answer.speculative.decoded for answer in answers)
     return {
         "baseline": {"tokens_per_s": plain},
         "dflash2": {
@@ -99,22 +114,28 @@ def summarise(answers: list[PairOfAnswers]) -> dict[str, Any]:
     }
 
 
+def _tokens_per_second(answers: list[Answer]) -> float:
+    """Decoding speed: the first token and its time do not count."""
+    return sum(a.decoded for a in answers) / sum(a.decode_seconds for a in answers)
+
+
 def _ask(plain: Client, speculative: Client, max_tokens: int) -> Iterator[PairOfAnswers]:
-    for client in (plain, speculative):
+    clients, lengths = (plain, speculative), (1, max_tokens)
+    for client in clients:
         client.chat(_messages(QUESTIONS[0]), max_tokens=_WARM_UP_TOKENS)
     for question in track(QUESTIONS, description="Asking both"):
         # In turn, so that a machine whose speed drifts is the same to both.
         rounds = [
-            (
-                plain.chat(_messages(question), max_tokens=max_tokens),
-                speculative.chat(_messages(question), max_tokens=max_tokens),
-            )
+            [client.chat(_messages(question), max_tokens=n) for client in clients for n in lengths]
             for _ in range(_ROUNDS)
         ]
+        first, full, first_speculative, full_speculative = (
+            min(column, key=_seconds) for column in zip(*rounds, strict=True)
+        )
         yield PairOfAnswers(
             question,
-            plain=min((first for first, _ in rounds), key=_seconds),
-            speculative=min((second for _, second in rounds), key=_seconds),
+            plain=Answer(full, first.seconds),
+            speculative=Answer(full_speculative, first_speculative.seconds),
         )
 
 
@@ -128,7 +149,7 @@ def _messages(question: str) -> list[Message]:
 
 def _table(figures: dict[str, Any]) -> Table:
     spec = figures["dflash2"]
-    table = Table("", "without", "with dflash2", title="Measured on this machine, in turn")
+    table = Table("", "without", "with dflash2", title="Decoding, measured on this machine in turn")
     table.add_row(
         "tokens/s", f"{figures['baseline']['tokens_per_s']:.1f}", f"{spec['tokens_per_s']:.1f}"
     )

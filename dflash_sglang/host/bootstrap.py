@@ -9,9 +9,11 @@ Two obstacles stand before any plugin is loaded, in the server and in each proce
   ``libcuda.so.1``. Its Python layer is fine, so a loader that fails is answered with the CPU
   operators of :mod:`dflash_sglang.host.operators`.
 
-A third thing has to be said before OpenMP is loaded: its idle threads must sleep. By default they
-spin for milliseconds, on the cores that the HTTP server, the detokenizer and the client need; with
-two cores a decode step then waits for whole time slices.
+A third thing has to be said before OpenMP is loaded: how long an idle thread spins before it
+sleeps. By default that is milliseconds, on the cores that the HTTP server, the detokenizer and the
+client need; with two cores a decode step then waits for whole time slices. Asleep at once it has to
+be woken for every matrix product, which costs a quarter of a verify step. So it spins for some hundred
+microseconds: longer than the Python code between two products, shorter than a time slice.
 
 ``dflash_sglang_cpu.pth`` calls :func:`install` at interpreter start in processes that carry one of
 the two signs. This module imports nothing beyond the standard library: with neither sign, or in a
@@ -32,6 +34,7 @@ from typing import Any
 
 CPU_ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_SPINS = "20000"
 _LOADER_MODULE = "sgl_kernel.load_utils"
 _LAUNCHERS = ("sglang", "dflash2")
 
@@ -56,7 +59,7 @@ def install(
     if environ.get(CPU_ENGINE_VARIABLE) != "1":
         return False
     if not any(variable in environ for variable in _WAIT_VARIABLES):
-        environ[_WAIT_VARIABLES[0]] = "PASSIVE"
+        environ["GOMP_SPINCOUNT"] = _SPINS
     _hook_kernel_loader()
     return True
 

@@ -61,7 +61,6 @@ def test_wrong_modes_are_refused(text):
         (["--url", "tree"], "--url expects MODE=VALUE"),
         (["--url", "medusa=http://x"], "MODE=VALUE with one of plain"),
         (["--url", "plain=http://x", "--mode-args", "tree"], "--mode-args expects MODE=VALUE"),
-        (["--url", "plain=http://x", "--modes", "plain,tree"], "the demo pair is not here"),
         (["--url", "plain=http://127.0.0.1:9"], "no OpenAI-compatible server"),
         (["--url", "plain=http://x", "--temperature", "hot"], "--temperature expects numbers"),
         (["--url", "plain=http://x", "--concurrency", "0"], "whole numbers from 1"),

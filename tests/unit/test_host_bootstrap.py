@@ -42,7 +42,7 @@ def test_device_cpu_sets_the_engine_variable_where_no_cuda_driver_is(monkeypatch
     environ: dict[str, str] = {}
     argv = ["python", "-m", "sglang.launch_server", "--device", "cpu"]
     assert bootstrap.install(argv, environ) is True
-    assert environ == {bootstrap.CPU_ENGINE_VARIABLE: "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    assert environ == {bootstrap.CPU_ENGINE_VARIABLE: "1", "GOMP_SPINCOUNT": "20000"}
 
 
 @pytest.mark.parametrize("chosen", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "1000"}])
