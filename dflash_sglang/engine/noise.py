@@ -58,12 +58,13 @@ def step_noise(
     return StepNoise(
         values=values,
         temperatures=info.temperatures.view(-1).masked_fill(greedy, 0.0),
-        truncation=_truncation(info),
+        truncation=truncation_of(info),
         by_rank=info.sampling_seed is not None,
     )
 
 
-def _truncation(info: SamplingBatchInfo) -> Truncation | None:
+def truncation_of(info: SamplingBatchInfo) -> Truncation | None:
+    """Top-k and top-p of a batch; None where no request has either (greedy ones have top-k 1)."""
     if not (info.need_top_k_sampling or info.need_top_p_sampling):
         return None
     return Truncation(info.top_ks.to(torch.int64), info.top_ps)

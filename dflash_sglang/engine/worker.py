@@ -20,6 +20,7 @@ from dflash_sglang.algorithm import drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
 from dflash_sglang.engine.drafting import BlockDrafter
+from dflash_sglang.engine.first_tokens import draw_as_alone
 from dflash_sglang.engine.noise import step_noise
 from dflash_sglang.engine.placement import replicated_drafter
 from dflash_sglang.engine.state import DraftState, carry
@@ -131,6 +132,7 @@ class DFlash2Worker(BaseSpecWorker):
             batch, capture_hidden_mode=CaptureHiddenMode.FULL, return_kv_loc_plan=True
         )
         plan, result.kv_loc_plan = result.kv_loc_plan, None
+        result.next_token_ids = draw_as_alone(batch, result.logits_output, result.next_token_ids)
         self._tp_sync.sync(SpecTpSyncSite.DFLASH_TARGET, result.next_token_ids)
         first_tokens = result.next_token_ids.to(torch.int64)[:, None]  # [bs, 1]
         self._adjuster.follow(batch, first_tokens, torch.ones_like(batch.seq_lens))
