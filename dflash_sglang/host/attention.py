@@ -40,6 +40,11 @@ class CPUAttentionBackend(AttentionBackend):
         super().__init__()
         if model_runner.model_config.is_encoder_decoder:
             raise ValueError("Attention backend dflash2_cpu expects a decoder-only model.")
+        if model_runner.use_mla_backend:
+            raise ValueError(
+                "Attention backend dflash2_cpu has no latent attention (MLA): expected a model "
+                f"whose heads have keys and values, got {model_runner.model_config.model_path}."
+            )
         library.load()
         # Models look the pools up on the backend, under these names.
         self.token_to_kv_pool = model_runner.token_to_kv_pool

@@ -184,6 +184,9 @@ def evaluate_command(
     temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
     limit: Annotated[int | None, typer.Option(help="first prompts only")] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    noise_doubt: Annotated[
+        float | None, typer.Option(min=0.01, max=100, help="default: learned for each prompt")
+    ] = None,
     seed: int = 0,
 ) -> None:
     """Measure accept length by speculative decoding: greedy, shared noise, rejection sampling."""
@@ -204,6 +207,7 @@ def evaluate_command(
         temperature,
         seed,
         batch_size,
+        noise_doubt,
     )
     print_table(measured, Console())
     if out is not None:

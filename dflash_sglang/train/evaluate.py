@@ -40,12 +40,14 @@ def evaluate(
     temperature: float = 1.0,
     seed: int = 0,
     batch_size: int = 64,
+    doubt: float | None = None,
 ) -> list[Measured]:
     """Decode all prompts in every mode.
 
     Modes: greedy chain and tree; at `temperature` the chain and the tree with shared noise, and the
     rejection-sampled chain that engines run today, as the yardstick. Prompt i is seeded with
-    `seed` + i. Trees have `tree_nodes` nodes, root included.
+    `seed` + i. Trees have `tree_nodes` nodes, root included. `doubt` fixes what is learned for each
+    prompt otherwise (see `tree.noisy`).
     """
     block = objective.drafter.config.block_size
     seeds = torch.arange(len(prompts)) + seed
@@ -54,8 +56,12 @@ def evaluate(
         ("greedy chain", 0.0, Greedy(chain)),
         (f"greedy tree {tree_nodes}", 0.0, Greedy(tree)),
         ("rejection chain", temperature, RejectionChain(block, temperature, seed)),
-        ("shared-noise chain", temperature, SharedNoise(chain, temperature, seeds)),
-        (f"shared-noise tree {tree_nodes}", temperature, SharedNoise(tree, temperature, seeds)),
+        ("shared-noise chain", temperature, SharedNoise(chain, temperature, seeds, doubt=doubt)),
+        (
+            f"shared-noise tree {tree_nodes}",
+            temperature,
+            SharedNoise(tree, temperature, seeds, doubt=doubt),
+        ),
     ]
     measured = []
     for name, heat, proposer in modes:

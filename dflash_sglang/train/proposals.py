@@ -87,12 +87,20 @@ class SharedNoise:
     Args:
         seeds: [prompts] int64, one a prompt.
         num_others: candidates a position that only the noise favours.
+        doubt: of ``tree.noisy``; None learns it for each prompt, as the engine does.
     """
 
-    def __init__(self, shape: TreeShape, temperature: float, seeds: Tensor, num_others: int = 8):
+    def __init__(
+        self,
+        shape: TreeShape,
+        temperature: float,
+        seeds: Tensor,
+        num_others: int = 8,
+        doubt: float | None = None,
+    ):
         self.shape, self.nodes = shape, shape.nodes
         self.temperature, self.seeds, self.num_others = temperature, seeds, num_others
-        self.ledger = DoubtLedger(len(seeds), seeds.device)
+        self.doubt, self.ledger = doubt, DoubtLedger(len(seeds), seeds.device)
 
     def propose(self, objective, states, rows, places) -> Proposal:
         selector = objective.drafter.selector
@@ -103,7 +111,7 @@ class SharedNoise:
             self._temperatures(rows),
             CANDIDATES if selector is None else selector.top_k,
             self.num_others,
-            doubt=self.ledger.doubts(rows),
+            doubt=self.ledger.doubts(rows) if self.doubt is None else self.doubt,
         )
         pairs = None
         if selector is not None:

@@ -43,10 +43,11 @@ def _table() -> torch.Tensor:
     return order[:60].view(3, 20).int()
 
 
-def _backend() -> CPUAttentionBackend:
+def _backend(latent: bool = False) -> CPUAttentionBackend:
     return CPUAttentionBackend(
         SimpleNamespace(
-            model_config=SimpleNamespace(is_encoder_decoder=False),
+            model_config=SimpleNamespace(is_encoder_decoder=False, model_path="some/model"),
+            use_mla_backend=latent,
             token_to_kv_pool=Pool(),
             req_to_token_pool=SimpleNamespace(req_to_token=_table()),
         )
@@ -170,3 +171,8 @@ def test_masks_of_another_shape_are_refused(mask, message):
     batch = _batch(ForwardMode.TARGET_VERIFY, [0], [4], None, spec_info=spec_info)
     with pytest.raises(ValueError, match=message):
         plan_batch(batch, _table())
+
+
+def test_a_model_with_latent_attention_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"no latent attention \(MLA\).*got some/model"):
+        _backend(latent=True)
