@@ -30,7 +30,21 @@ def _validate(original: Callable[..., str | None], req: Req, enable_overlap: boo
     from sglang.srt.runtime_context import get_exec
 
     seeded = get_exec().deterministic.enable_deterministic_inference
-    return refusal(req, seeded) or original(req, enable_overlap)
+    reason = refusal(req, seeded) or original(req, enable_overlap)
+    if reason is not None:
+        disarm(req)
+    return reason
+
+
+def disarm(req: Req) -> None:
+    """Take from a refused request what it was refused for.
+
+    SGLang answers it with the reason, but only after one token of it went through a batch with others.
+    """
+    for name in _UNSUPPORTED_OUTPUTS:
+        setattr(req, name, False)
+    req.sampling_params.min_p = 0.0
+    req.sampling_params.min_new_tokens = 0
 
 
 def refusal(req: Req, seeded: bool) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from dflash_sglang.engine.requests import refusal
+from dflash_sglang.engine.requests import disarm, refusal
 
 OUTPUTS = [
     "return_hidden_states",
@@ -57,3 +57,16 @@ def test_min_p_is_refused_where_it_would_end_the_server():
 
 def test_a_minimum_length_without_a_tokenizer_is_refused():
     assert "min_new_tokens" in refusal(request(min_new_tokens=3), seeded=False)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"min_p": 0.3}, {"min_new_tokens": 3}, *({name: True} for name in OUTPUTS)],
+    ids=str,
+)
+def test_nothing_of_a_refused_request_reaches_the_batch_that_answers_it(asked):
+    """SGLang prefills a token of it; its sampler would end the server for a seeded min_p."""
+    refused = request(**asked)
+    assert refusal(refused, seeded=True) is not None
+    disarm(refused)
+    assert refusal(refused, seeded=True) is None
