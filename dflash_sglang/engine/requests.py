@@ -39,7 +39,7 @@ def _validate(original: Callable[..., str | None], req: Req, enable_overlap: boo
 def disarm(req: Req) -> None:
     """Take from a refused request what it was refused for.
 
-    SGLang answers it with the reason, but only after one token of it went through a batch with others.
+    SGLang answers it with the reason, but only after a token of it was in a batch with others.
     """
     for name in _UNSUPPORTED_OUTPUTS:
         setattr(req, name, False)
