@@ -315,10 +315,10 @@ def fault_of(request: FuzzRequest, answer: dict[str, Any]) -> str | None:
         return f"{meta['completion_tokens']} tokens counted, {len(tokens)} delivered"
     if reason == "length" and len(tokens) != sampling["max_new_tokens"]:
         return f"ended for its length after {len(tokens)} tokens"
-    if any(token in sampling.get("stop_token_ids", ()) for token in tokens[:-1]):
+    # To SGLang ignore_eos means the stop tokens as well.
+    ends = set() if sampling["ignore_eos"] else {_END, *sampling.get("stop_token_ids", ())}
+    if ends & set(tokens[:-1]):
         return "went on behind a stop token"
-    if not sampling["ignore_eos"] and _END in tokens[:-1]:
-        return "went on behind the end"
     if request.body.get("return_logprob") and len(meta["output_token_logprobs"]) != len(tokens):
         return f"{len(meta['output_token_logprobs'])} log-probabilities for {len(tokens)} tokens"
     return _text_fault(sampling, answer)

@@ -3,6 +3,7 @@
 DFLASH2_FUZZ_SECONDS sets another time, DFLASH2_FUZZ_SEED repeats a run's requests.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def pair(tiny_drafter, tmp_path_factory) -> Iterator[Pair]:
 def test_random_requests_of_every_kind_are_served(pair):
     seed = int(os.environ.get("DFLASH2_FUZZ_SEED", str(int(time.time()))))
     report = Fuzzer(pair.tree, seed, WIDTH).run(SECONDS)
-    print(f"seed {seed}: {dict(report.kinds)}")
+    print(f"seed {seed}: {dict(report.kinds)}", *report.failures, sep="\n")
     assert report.failures == [], f"DFLASH2_FUZZ_SEED={seed}"
     assert_pool_is_whole(pair.tree)
 
@@ -64,8 +65,13 @@ def test_random_requests_of_every_kind_are_served(pair):
     count = ceil(COMPARED * len(report.comparable))
     chosen = Random(seed).sample(report.comparable, count)
     print(f"compared with plain decoding: {count} of {len(report.comparable)}")
+    differing = []
     with httpx.Client(timeout=HANG) as client:
         for request, outputs in chosen:
             status, answers = send(client, pair.plain.url, request)
             assert status == httpx.codes.OK
-            assert outputs == [answer["output_ids"] for answer in answers], request.body
+            expected = [answer["output_ids"] for answer in answers]
+            if outputs != expected:
+                differing.append(f"{json.dumps(request.body)}\n  got {outputs}\n  not {expected}")
+    print(*differing, sep="\n")
+    assert differing == [], f"DFLASH2_FUZZ_SEED={seed}"

@@ -53,7 +53,7 @@ def asking(**sampling: Any) -> FuzzRequest:
         (asking(), answer([5, 6, 7, 8]), "4 tokens"),
         (asking(), answer([5, 6, 7], completion_tokens=4), "4 tokens counted, 3 delivered"),
         (asking(), answer([5, 6], "abort"), "aborted by nobody"),
-        (asking(), answer([1, 6, 7]), "behind the end"),
+        (asking(), answer([1, 6, 7]), "behind a stop token"),
         (asking(ignore_eos=True), answer([1, 6, 7]), None),
         (asking(stop_token_ids=[6]), answer([5, 6, 7]), "behind a stop token"),
         (asking(stop_token_ids=[6]), answer([5, 6], "stop"), None),
