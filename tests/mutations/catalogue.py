@@ -18,7 +18,7 @@ LAW = "tests/engine/test_audit.py::test_unseeded_output_follows_the_law"
 
 NOT_BROKEN_HERE = {
     13: "SGLang's scheduler frees an aborted request's slots; no line of this package takes part. "
-    "test_a_client_that_leaves_frees_its_slots_and_disturbs_nobody and test_fuzz hold it.",
+    "test_a_client_that_leaves_frees_its_slots_and_disturbs_nobody holds it.",
 }
 
 
