@@ -1,8 +1,8 @@
 """Random requests of every kind: nothing breaks, nothing hangs, nothing leaks.
 
-Runs for DFLASH2_FUZZ_SECONDS, and not at all without it: a few seeded requests with several answers
-still differ from the plain server's, and which ones depends on who shared a batch. DFLASH2_FUZZ_SEED
-repeats a run's requests.
+Runs for DFLASH2_FUZZ_SECONDS, and not at all without it: a few seeded requests with several
+answers still differ from the plain server, and which ones depends on who shared a batch.
+DFLASH2_FUZZ_SEED repeats a run's requests.
 """
 
 import json
