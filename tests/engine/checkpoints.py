@@ -38,15 +38,6 @@ TARGETS: dict[str, Any] = {
     "gemma3": lambda: transformers.Gemma3TextConfig(
         **_COMMON, sliding_window=32, query_pre_attn_scalar=16
     ),
-    # All layers of one head size: with transformers 5.19 SGLang reads no text-only Gemma 4 config
-    # whose full layers have wider heads.
-    "gemma4": lambda: transformers.Gemma4TextConfig(
-        **_COMMON,
-        sliding_window=32,
-        global_head_dim=16,
-        vocab_size_per_layer_input=VOCAB,
-        hidden_size_per_layer_input=16,
-    ),
     "gpt_oss": lambda: transformers.GptOssConfig(
         **_COMMON, sliding_window=32, num_local_experts=4, num_experts_per_tok=2
     ),
