@@ -203,15 +203,15 @@ MUTATIONS = (
         "draws at every depth with the noise of the root",
         None,
         "dflash_sglang/verify/target.py",
-        "noise = noise[rows, depths]",
-        "noise = noise[rows, depths * 0]",
+        "noise[rows, depths]",
+        "noise[rows, depths * 0]",
         "tests/unit/test_verify_target.py"
         "::test_a_seed_gives_the_same_tokens_with_and_without_speculation",
     ),
     Mutation(
         "drops the token that completes the nucleus",
         None,
-        "dflash_sglang/tree/truncation.py",
+        "dflash_sglang/kernels/truncation.py",
         "mass_before = ranked_probs.cumsum(dim=-1) - ranked_probs",
         "mass_before = ranked_probs.cumsum(dim=-1)",
         "tests/unit/test_verify_target.py::test_truncated_draws_follow_the_truncated_law",

@@ -19,6 +19,7 @@ from dflash_sglang.train.proposals import Greedy, RejectionChain, SharedNoise
 from dflash_sglang.train.target import Target
 from dflash_sglang.train.trainer import Trainer
 from dflash_sglang.train.tree_shape import TreeShape
+from dflash_sglang.tree.noisy import DEFAULT_DOUBT
 
 PROMPTS = [[5], [7, 8, 9, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [11, 12, 13]]
 SHAPES = [TreeShape.chain(4), TreeShape("tree", 9, 3)]
@@ -73,7 +74,8 @@ def test_tokens_and_accept_lengths_equal_the_reference(
     temperature: float,
 ):
     seeds = torch.tensor([3, 1, 4, 2**40 + 1])
-    proposer = SharedNoise(shape, temperature, seeds) if temperature else Greedy(shape)
+    fixed = SharedNoise(shape, temperature, seeds, doubt=DEFAULT_DOUBT)
+    proposer = fixed if temperature else Greedy(shape)
     ours = decode_batch(target, trained, PROMPTS, proposer, 14, [])
     model = AutoModelForCausalLM.from_pretrained(target_path, dtype=torch.float32).eval()
     window = Window(shape.nodes, max_depth=3, max_children=shape.children)
