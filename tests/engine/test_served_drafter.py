@@ -33,4 +33,4 @@ def test_server_takes_the_steps_of_the_reference(trio, tiny_qwen3, tiny_drafter,
     assert [answer.token_ids for answer in served] == [answer.tokens for answer in expected]
     steps = [answer.meta["spec_verify_ct"] for answer in served]
     assert steps == [len(answer.accept_lens) for answer in expected]
-    assert sum(steps) < 0.95 * NEW_TOKENS * len(prompts)  # drafts were accepted
+    assert sum(steps) < (NEW_TOKENS - 1) * len(prompts)  # drafts were accepted
