@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parallel.h"
+#include "types.h"
 
 namespace dflash2 {
 namespace {
@@ -23,22 +24,6 @@ void for_each_row(int64_t rows, int64_t width, const Body& body) {
     at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) body(r);
     });
-  }
-}
-
-// Calls function(T{}) with the storage type of a tensor.
-template <typename Function>
-auto with_type(const at::Tensor& tensor, const char* name, const Function& function) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return function(float{});
-    case at::kBFloat16:
-      return function(BFloat16{});
-    case at::kHalf:
-      return function(Float16{});
-    default:
-      TORCH_CHECK_VALUE(false, name, " takes float32, bfloat16 or float16, got ",
-                        tensor.scalar_type());
   }
 }
 
@@ -75,7 +60,7 @@ at::Tensor rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& residu
       "rms_norm expects a residual of x's two dimensions and dtype");
   const NormStyle style{float(eps), float(weight_offset), round_normalized, round_sum};
   at::Tensor out = at::empty(x.sizes(), x.options());
-  with_type(x, "rms_norm", [&](auto type) {
+  with_storage_type(x, "rms_norm", [&](auto type) {
     using T = decltype(type);
     const T* in = static_cast<const T*>(x.const_data_ptr());
     T* added = residual ? static_cast<T*>(residual->mutable_data_ptr()) : nullptr;
@@ -103,8 +88,8 @@ void rotary_embedding(const at::Tensor& positions, const at::Tensor& q, const at
     TORCH_CHECK_VALUE(x.dim() == 3 && heads.width >= 2 * half && heads.outer == positions.numel(),
                       "rotary_embedding expects [", positions.numel(), ", heads, at least ",
                       2 * half, "], got ", x.sizes());
-    with_type(x, "rotary_embedding", [&](auto x_type) {
-      with_type(cos_sin_cache, "rotary_embedding", [&](auto cache_type) {
+    with_storage_type(x, "rotary_embedding", [&](auto x_type) {
+      with_storage_type(cos_sin_cache, "rotary_embedding", [&](auto cache_type) {
         using T = decltype(x_type);
         using C = decltype(cache_type);
         T* data = static_cast<T*>(x.mutable_data_ptr());
@@ -127,7 +112,7 @@ at::Tensor gated_activation(const at::Tensor& x, int64_t activation) {
   shape.back() = width;
   const at::Tensor rows = x.contiguous();
   at::Tensor out = at::empty(shape, x.options());
-  with_type(x, "gated_activation", [&](auto type) {
+  with_storage_type(x, "gated_activation", [&](auto type) {
     using T = decltype(type);
     const T* in = static_cast<const T*>(rows.const_data_ptr());
     T* result = static_cast<T*>(out.mutable_data_ptr());
