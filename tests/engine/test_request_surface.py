@@ -256,6 +256,7 @@ TOOLS = [
         "function": {
             "name": name,
             "description": "a tool",
+            "strict": True,  # else the arguments may be any JSON, and a random model never ends
             "parameters": {
                 "type": "object",
                 "properties": {
@@ -285,7 +286,7 @@ def test_tool_calls_are_the_same_and_can_be_parsed(servers, choice, sampling):
             messages=[{"role": "user", "content": "how is the weather in rome?"}],
             tools=TOOLS,
             tool_choice=choice,
-            max_tokens=300,
+            max_tokens=400,
             **sampling,
         )
         message = answer.choices[0].message
@@ -293,8 +294,7 @@ def test_tool_calls_are_the_same_and_can_be_parsed(servers, choice, sampling):
     assert calls[0] == calls[1]
     for name, arguments in calls[1]:
         assert name in ("weather", "news")
-        # SGLang's constraint for a tool call leaves the arguments any JSON value here.
-        json.loads(arguments)
+        assert json.loads(arguments)["city"] in ("rome", "oslo", "lima")
 
 
 def test_a_response_format_is_the_same_through_openais_protocol(servers):
