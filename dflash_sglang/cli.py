@@ -59,7 +59,7 @@ def serve(
 def demo(
     target: Annotated[Path | None, typer.Option(help="Another target's checkpoint.")] = None,
     drafter: Annotated[Path | None, typer.Option(help="Another drafter's checkpoint.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Greatest length of an answer.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Greatest length of an answer.")] = 128,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
 ) -> None:
     """Chat with the demo pair, with and without speculation, and compare the tokens.
