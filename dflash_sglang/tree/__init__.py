@@ -10,7 +10,6 @@ from dflash_sglang.tree.noisy import (
     doubt_evidence,
     noisy_candidates,
     noisy_edges,
-    seeded_candidates,
 )
 from dflash_sglang.tree.truncation import NO_TOP_K, Truncation
 
@@ -30,5 +29,4 @@ __all__ = [
     "make_layout",
     "noisy_candidates",
     "noisy_edges",
-    "seeded_candidates",
 ]

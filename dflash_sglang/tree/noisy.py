@@ -87,7 +87,12 @@ def noisy_candidates(
         raise LatticeError(
             f"noise must be {list(unary_logits.shape)} as the unary logits, got {list(noise.shape)}"
         )
-    _check_counts(unary_logits, num_inside, num_others)
+    V = unary_logits.shape[-1]
+    if num_inside < 1 or num_others < 0 or num_inside + num_others > V:
+        raise LatticeError(
+            f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
+            f"got {num_inside} and {num_others}"
+        )
     scale = draft_temperatures(temperatures)
     doubts = _doubts(doubt, scale)
     columns = kernels.candidates_with_noise(
@@ -101,48 +106,6 @@ def noisy_candidates(
     )
     coupled = temperatures > 0 if is_coupled is None else is_coupled
     return NoisyCandidates(*columns, num_inside, scale, coupled, truncation, doubts)
-
-
-def seeded_candidates(
-    unary_logits: Tensor,
-    seeds: Tensor,
-    positions: Tensor,
-    temperatures: Tensor,
-    num_inside: int,
-    num_others: int,
-    truncation: Truncation | None = None,
-    is_coupled: Tensor | None = None,
-    doubt: float | Tensor = DEFAULT_DOUBT,
-) -> NoisyCandidates:
-    """:func:`noisy_candidates` with the noise of seeds ``[bs]`` and positions ``[bs, g]``, int64.
-
-    The noise is never in memory as a whole. Position t of the lattice has the absolute position
-    anchor + t. The other arguments are the same.
-    """
-    _check_counts(unary_logits, num_inside, num_others)
-    scale = draft_temperatures(temperatures)
-    doubts = _doubts(doubt, scale)
-    columns = kernels.noisy_candidates(
-        unary_logits.float(),
-        scale,
-        _weight(doubts),
-        seeds,
-        positions,
-        truncation,
-        num_inside,
-        num_others,
-    )
-    coupled = temperatures > 0 if is_coupled is None else is_coupled
-    return NoisyCandidates(*columns, num_inside, scale, coupled, truncation, doubts)
-
-
-def _check_counts(unary_logits: Tensor, num_inside: int, num_others: int) -> None:
-    V = unary_logits.shape[-1]
-    if num_inside < 1 or num_others < 0 or num_inside + num_others > V:
-        raise LatticeError(
-            f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
-            f"got {num_inside} and {num_others}"
-        )
 
 
 def _doubts(doubt: float | Tensor, scale: Tensor) -> Tensor:
