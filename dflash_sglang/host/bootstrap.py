@@ -12,7 +12,7 @@ Two obstacles stand before any plugin is loaded, in the server and in each proce
 A third thing has to be said before OpenMP is loaded: how long an idle thread spins before it
 sleeps. By default that is milliseconds, on the cores that the HTTP server, the detokenizer and the
 client need; with two cores a decode step then waits for whole time slices. Asleep at once it has to
-be woken for every matrix product, which costs a quarter of a verify step. So it spins for some
+be woken for every matrix product, which costs a fifth of a verify step. So it spins for some
 hundred microseconds: longer than the Python code between two products, shorter than a time slice.
 
 ``dflash_sglang_cpu.pth`` calls :func:`install` at interpreter start in processes that carry one of
