@@ -30,7 +30,7 @@ def request(tokenizer: object | None = None, **asked: Any) -> SimpleNamespace:
         {},
         {"frequency_penalty": 0.5, "presence_penalty": -1.0, "repetition_penalty": 1.2},
         {"min_p": 0.1},
-        {"min_new_tokens": 3, "tokenizer": object()},
+        {"min_new_tokens": 3, "tokenizer": "a tokenizer"},
     ],
     ids=str,
 )
