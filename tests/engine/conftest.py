@@ -8,7 +8,8 @@ import pytest
 
 from dflash_sglang.bench.server import Server, running
 from tests.engine.checkpoints import save_random_drafter, save_target
-from tests.engine.servers import plain_server, speculative_server
+from tests.engine.servers import SEEDED, plain_server, speculative_server
+from tests.engine.tokenizers import save_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,14 @@ def tiny_drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_target("qwen3", tmp_path_factory.mktemp("qwen3"))
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same target with a tokenizer."""
+    folder = save_target("qwen3", tmp_path_factory.mktemp("writer"))
+    save_tokenizer(folder)
+    return folder
 
 
 class Trio(NamedTuple):
@@ -42,3 +51,25 @@ def trio(tiny_qwen3, tiny_drafter) -> Iterator[Trio]:
     )
     with running(*servers):
         yield servers
+
+
+class Pair(NamedTuple):
+    """The same target without speculation and with a tree."""
+
+    plain: Server
+    tree: Server
+
+
+@pytest.fixture(scope="session")
+def seeded(writer, tiny_drafter) -> Iterator[Pair]:
+    """Servers on which a seed decides the tokens.
+
+    The one that is compared with runs without the overlap scheduler: with it, SGLang's penalizers
+    and custom processors do not see the newest token (see docs/losslessness.md).
+    """
+    pair = Pair(
+        plain_server(writer, "--disable-overlap-schedule", *SEEDED),
+        speculative_server(writer, tiny_drafter, "--speculative-eagle-topk", "12", *SEEDED),
+    )
+    with running(*pair):
+        yield pair

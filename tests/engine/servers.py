@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pkgutil
+from functools import lru_cache
 from pathlib import Path
 
 from dflash_sglang.bench.server import Server, cpu_arguments
+
+# A seed decides the tokens of a request, and whatever a request may ask for is available.
+SEEDED = (
+    *("--enable-deterministic-inference", "--enable-custom-logit-processor"),
+    *("--tool-call-parser", "qwen25"),
+)
+_SERVED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_causal", "gpt_oss")
 
 
 def plain_server(target: Path, *further: str) -> Server:
@@ -16,7 +25,8 @@ def plain_server(target: Path, *further: str) -> Server:
             *([] if has_tokenizer else ["--skip-tokenizer-init"]),
             *cpu_arguments(),
             *further,
-        ]
+        ],
+        environment={"SGLANG_DISABLED_MODEL_ARCHS": _other_models()},
     )
 
 
@@ -27,3 +37,12 @@ def speculative_server(target: Path, drafter: Path, *further: str) -> Server:
         *("--speculative-algorithm", "dflash2", "--speculative-draft", str(drafter)),
         *further,
     )
+
+
+@lru_cache
+def _other_models() -> str:
+    """SGLang's models that no test serves: importing them all takes each process seconds."""
+    import sglang.srt.models
+
+    names = (module.name for module in pkgutil.iter_modules(sglang.srt.models.__path__))
+    return ",".join(name for name in names if name not in _SERVED)

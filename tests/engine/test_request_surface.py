@@ -1,8 +1,4 @@
-"""Whatever a request asks for, its tokens are those of SGLang without speculation.
-
-The server that is compared with runs without the overlap scheduler: with it, SGLang's penalizers
-and custom processors do not see the newest token (see docs/losslessness.md).
-"""
+"""Whatever a request asks for, its tokens are those of SGLang without speculation."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ import openai
 import pytest
 
 from dflash_sglang.bench.server import Server, ServerError, running
-from tests.engine.checkpoints import VOCAB, save_target
-from tests.engine.servers import plain_server, speculative_server
+from tests.engine.checkpoints import VOCAB
+from tests.engine.servers import SEEDED, plain_server, speculative_server
 from tests.engine.surface import (
     LENGTH,
     OPTIONS,
@@ -30,42 +26,9 @@ from tests.engine.surface import (
     outcome,
 )
 from tests.engine.test_cases import assert_pool_is_whole
-from tests.engine.tokenizers import save_tokenizer
 from tests.engine.traffic import TIMEOUT, make_prompts
 
 pytestmark = pytest.mark.server
-
-
-class Pair(NamedTuple):
-    """The same target without speculation and with a tree."""
-
-    plain: Server
-    tree: Server
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory):
-    """A target with a tokenizer."""
-    folder = save_target("qwen3", tmp_path_factory.mktemp("writer"))
-    save_tokenizer(folder)
-    return folder
-
-
-COMMON = (
-    *("--enable-deterministic-inference", "--enable-custom-logit-processor"),
-    *("--tool-call-parser", "qwen25"),
-)
-TREE = ("--speculative-eagle-topk", "12", *COMMON)
-
-
-@pytest.fixture(scope="module")
-def servers(writer, tiny_drafter) -> Iterator[Pair]:
-    pair = Pair(
-        plain_server(writer, "--disable-overlap-schedule", *COMMON),
-        speculative_server(writer, tiny_drafter, *TREE),
-    )
-    with running(*pair):
-        yield pair
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +37,7 @@ def crowded(writer, tiny_drafter) -> Iterator[Server]:
     server = speculative_server(
         writer,
         tiny_drafter,
-        *TREE,
+        *("--speculative-eagle-topk", "12", *SEEDED),
         *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
         *("--max-total-tokens", "1500", "--max-running-requests", "12"),
         "--enable-return-hidden-states",
@@ -89,7 +52,7 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_gives_the_tokens_of_plain_decoding(servers, prompts, option):
+def test_an_option_gives_the_tokens_of_plain_decoding(seeded, prompts, option):
     """Greedy and seeded requests share the tree's batches; without speculation each is alone,
     since there SGLang's seeded sampler lets the batch decide."""
     requests = [
@@ -97,25 +60,25 @@ def test_an_option_gives_the_tokens_of_plain_decoding(servers, prompts, option):
         for prompt in prompts
         for sampling in SAMPLING.values()
     ]
-    expected = ask_all(servers.plain, requests, concurrency=1)
-    got = ask_all(servers.tree, requests, concurrency=4)
+    expected = ask_all(seeded.plain, requests, concurrency=1)
+    got = ask_all(seeded.tree, requests, concurrency=4)
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
 
 
-def test_requests_of_every_kind_share_batches(servers, prompts):
+def test_requests_of_every_kind_share_batches(seeded, prompts):
     requests = every_kind(prompts[:2])
-    expected = ask_all(servers.plain, requests, concurrency=1)
-    got = ask_all(servers.tree, requests, concurrency=10)
+    expected = ask_all(seeded.plain, requests, concurrency=1)
+    got = ask_all(seeded.tree, requests, concurrency=10)
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
 
 
-def test_retracted_and_mixed_requests_keep_their_state(servers, crowded):
+def test_retracted_and_mixed_requests_keep_their_state(seeded, crowded):
     """Output read again behind a retraction counts, and so does what runs beside prompt chunks."""
     long_prompts = make_prompts(3, VOCAB - 1, longest=250, seed=6)
     requests = [
         (prompt, {**kind, "max_new_tokens": 96}) for prompt, kind in every_kind(long_prompts)
     ]
-    expected = ask_all(servers.plain, requests, concurrency=1)
+    expected = ask_all(seeded.plain, requests, concurrency=1)
     got = ask_all(crowded, requests, concurrency=12)
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
     log = crowded.log.read_text(errors="replace")
@@ -123,19 +86,19 @@ def test_retracted_and_mixed_requests_keep_their_state(servers, crowded):
     assert_pool_is_whole(crowded)
 
 
-def test_grammars_yield_what_they_describe(servers, prompts):
+def test_grammars_yield_what_they_describe(seeded, prompts):
     """Equality alone would hold between two servers that ignore the grammar."""
     for prompt in prompts:
-        answer = ask(servers.tree, prompt, max_new_tokens=200, **OPTIONS["json schema"])
+        answer = ask(seeded.tree, prompt, max_new_tokens=200, **OPTIONS["json schema"])
         robot = json.loads(answer["text"])
         assert set(robot) == set(ROBOT["properties"])
         assert answer["meta_info"]["finish_reason"]["type"] == "stop"
 
 
-def test_drafts_are_accepted_under_a_grammar(servers, prompts):
+def test_drafts_are_accepted_under_a_grammar(seeded, prompts):
     """Else the window would never reach past the end of the grammar."""
     answers = [
-        ask(servers.tree, prompt, **OPTIONS["ebnf"], max_new_tokens=200) for prompt in prompts
+        ask(seeded.tree, prompt, **OPTIONS["ebnf"], max_new_tokens=200) for prompt in prompts
     ]
     steps = sum(answer["meta_info"]["spec_verify_ct"] for answer in answers)
     tokens = sum(len(answer["output_ids"]) - 1 for answer in answers)
@@ -144,16 +107,16 @@ def test_drafts_are_accepted_under_a_grammar(servers, prompts):
 
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_custom_processors_see_the_same_output(servers, prompts, processor, sampling):
+def test_custom_processors_see_the_same_output(seeded, prompts, processor, sampling):
     requests = [(prompt, {**SAMPLING[sampling], **PROCESSORS[processor]}) for prompt in prompts]
-    expected = ask_all(servers.plain, requests, concurrency=4)
-    got = ask_all(servers.tree, requests, concurrency=4)
+    expected = ask_all(seeded.plain, requests, concurrency=4)
+    got = ask_all(seeded.tree, requests, concurrency=4)
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
 
 
-def test_a_processor_that_forbids_repeated_pairs_leaves_none(servers, prompts):
+def test_a_processor_that_forbids_repeated_pairs_leaves_none(seeded, prompts):
     for prompt in prompts:
-        answer = ask(servers.tree, prompt, temperature=0.0, **PROCESSORS["no pair of tokens twice"])
+        answer = ask(seeded.tree, prompt, temperature=0.0, **PROCESSORS["no pair of tokens twice"])
         text = prompt + answer["output_ids"]
         for place in range(len(prompt), len(text)):
             assert (text[place - 1], text[place]) not in pairwise(text[:place])
@@ -162,13 +125,13 @@ def test_a_processor_that_forbids_repeated_pairs_leaves_none(servers, prompts):
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("option", ["nothing", "frequency", "regex", "bias"])
 def test_logprobs_of_delivered_tokens_are_those_of_plain_decoding(
-    servers, prompts, option, sampling
+    seeded, prompts, option, sampling
 ):
     asked = {"return_logprob": True, "top_logprobs_num": 4, "token_ids_logprob": [3, 8]}
     for prompt in prompts[:2]:
         body = {**asked, **SAMPLING[sampling], **OPTIONS[option]}
-        expected = ask(servers.plain, prompt, **body, logprob_start_len=0)
-        got = ask(servers.tree, prompt, **body, logprob_start_len=0)
+        expected = ask(seeded.plain, prompt, **body, logprob_start_len=0)
+        got = ask(seeded.tree, prompt, **body, logprob_start_len=0)
         assert outcome(got) == outcome(expected)
         for name in (
             *("input_token_logprobs", "output_token_logprobs"),
@@ -190,31 +153,31 @@ def assert_logprobs_agree(got: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
-def test_a_stop_string_ends_the_text_at_the_same_place(servers, prompts, sampling):
+def test_a_stop_string_ends_the_text_at_the_same_place(seeded, prompts, sampling):
     for prompt in prompts:
-        text = ask(servers.plain, prompt, **SAMPLING[sampling])["text"]
+        text = ask(seeded.plain, prompt, **SAMPLING[sampling])["text"]
         for start, end in ((3, 5), (9, 12), (20, 21)):
             asked = {**SAMPLING[sampling], "stop": [text[start:end], "never this"]}
-            expected, got = (ask(server, prompt, **asked) for server in servers)
+            expected, got = (ask(server, prompt, **asked) for server in seeded)
             assert got["text"] == expected["text"]
             assert outcome(got) == outcome(expected)
 
 
 @pytest.mark.parametrize("option", ["nothing", "frequency", "regex"])
-def test_several_answers_to_one_request(servers, prompts, option):
+def test_several_answers_to_one_request(seeded, prompts, option):
     asked = {**SAMPLING["seeded"], **OPTIONS[option], "n": 3}
-    expected, got = (ask(server, prompts[1], **asked) for server in servers)
+    expected, got = (ask(server, prompts[1], **asked) for server in seeded)
     assert len(got) == 3
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
 
 
 @pytest.mark.parametrize("option", ["nothing", "presence", "json schema"])
-def test_a_stream_carries_the_same_tokens(servers, prompts, option):
+def test_a_stream_carries_the_same_tokens(seeded, prompts, option):
     asked = {"max_new_tokens": LENGTH, "temperature": 0.0, **OPTIONS[option]}
-    whole = ask(servers.plain, prompts[2], **asked)
+    whole = ask(seeded.plain, prompts[2], **asked)
     body = {"input_ids": prompts[2], "sampling_params": asked, "stream": True}
     body["sampling_params"].setdefault("ignore_eos", True)
-    with httpx.stream("POST", f"{servers.tree.url}/generate", json=body, timeout=TIMEOUT) as stream:
+    with httpx.stream("POST", f"{seeded.tree.url}/generate", json=body, timeout=TIMEOUT) as stream:
         events = [line[6:] for line in stream.iter_lines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"
     last = json.loads(events[-2])
@@ -222,9 +185,9 @@ def test_a_stream_carries_the_same_tokens(servers, prompts, option):
     assert last["meta_info"]["completion_tokens"] == whole["meta_info"]["completion_tokens"]
 
 
-def test_a_session_goes_on_from_its_cached_text(servers, prompts):
+def test_a_session_goes_on_from_its_cached_text(seeded, prompts):
     texts = []
-    for server in servers:
+    for server in seeded:
         session = httpx.post(
             f"{server.url}/open_session", json={"capacity_of_str_len": 1000}, timeout=TIMEOUT
         ).json()
@@ -277,9 +240,9 @@ TOOLS = [
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "news"}}], ids=str
 )
-def test_tool_calls_are_the_same_and_can_be_parsed(servers, choice, sampling):
+def test_tool_calls_are_the_same_and_can_be_parsed(seeded, choice, sampling):
     calls = []
-    for server in servers:
+    for server in seeded:
         api = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=TIMEOUT)
         answer = api.chat.completions.create(
             model="default",
@@ -297,9 +260,9 @@ def test_tool_calls_are_the_same_and_can_be_parsed(servers, choice, sampling):
         assert json.loads(arguments)["city"] in ("rome", "oslo", "lima")
 
 
-def test_a_response_format_is_the_same_through_openais_protocol(servers):
+def test_a_response_format_is_the_same_through_openais_protocol(seeded):
     texts = []
-    for server in servers:
+    for server in seeded:
         api = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=TIMEOUT)
         answer = api.chat.completions.create(
             model="default",

@@ -1,38 +1,16 @@
 """Sampled requests: a seed decides the tokens, whatever is speculated beside it."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import pytest
 
-from dflash_sglang.bench.server import Server, running
 from tests.engine.checkpoints import VOCAB
-from tests.engine.servers import plain_server, speculative_server
 from tests.engine.traffic import generate, generate_all, make_prompts
 
 pytestmark = pytest.mark.server
 
 PROMPT = [7, 3, 9, 20, 31]
 TRUNCATIONS = [{}, {"top_k": 12}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9}]
-
-
-class Pair(NamedTuple):
-    plain: Server
-    tree: Server
-
-
-@pytest.fixture(scope="module")
-def seeded(tiny_qwen3, tiny_drafter) -> Iterator[Pair]:
-    deterministic = "--enable-deterministic-inference"
-    pair = Pair(
-        plain_server(tiny_qwen3, deterministic),
-        speculative_server(
-            tiny_qwen3, tiny_drafter, deterministic, "--speculative-eagle-topk", "12"
-        ),
-    )
-    with running(*pair):
-        yield pair
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.5])
@@ -58,23 +36,17 @@ def test_a_request_depends_on_its_own_seed_only(seeded):
     assert len({tuple(tokens) for tokens in together.values()}) == 3
 
 
-@pytest.fixture(scope="module")
-def unseeded(tiny_qwen3, tiny_drafter) -> Iterator[Server]:
-    with speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "12") as server:
-        yield server
-
-
-def test_unseeded_requests_of_one_batch_differ(unseeded):
-    answers = generate_all(unseeded, [PROMPT] * 4, 48, concurrency=4, temperature=1.0)
+def test_unseeded_requests_of_one_batch_differ(trio):
+    answers = generate_all(trio.tree, [PROMPT] * 4, 48, concurrency=4, temperature=1.0)
     assert len({tuple(answer.token_ids) for answer in answers}) == 4
 
 
-def test_greedy_and_sampled_requests_share_a_batch(unseeded):
-    greedy = generate(unseeded, PROMPT, 48).token_ids
+def test_greedy_and_sampled_requests_share_a_batch(trio):
+    greedy = generate(trio.tree, PROMPT, 48).token_ids
     with ThreadPoolExecutor(4) as pool:
         temperatures = (0.0, 1.0, 0.0, 1.0)
         answers = list(
-            pool.map(lambda heat: generate(unseeded, PROMPT, 48, temperature=heat), temperatures)
+            pool.map(lambda heat: generate(trio.tree, PROMPT, 48, temperature=heat), temperatures)
         )
     assert answers[0].token_ids == answers[2].token_ids == greedy
     assert answers[1].token_ids != answers[3].token_ids
