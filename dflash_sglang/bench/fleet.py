@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.modes import Mode
-from dflash_sglang.bench.server import Server, ServerError
+from dflash_sglang.bench.server import Server, ServerError, stop_all
 
 _RAISED = re.compile(r"^(?:\[[^\]]*\] )?(?:[\w.]*\.)?\w*(?:Error|Exception): (.+)$")
 
@@ -63,8 +63,7 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
             raise BenchError(f"no mode but plain could be started:\n{reasons}")
         yield Fleet(sorted(endpoints, key=_order), refused)
     finally:
-        for server in servers.values():
-            server.stop()
+        stop_all(servers.values())
 
 
 def refusal(server: Server) -> str:
