@@ -81,7 +81,7 @@ def test_every_mode_was_measured_or_refused_with_a_reason(run):
     asked = {"plain", "native", "chain", "tree", "ngram"}
     assert set(run.modes) | set(run.refused) == asked
     assert set(run.modes).isdisjoint(run.refused)
-    assert {"plain", "chain", "tree"} <= set(run.modes)
+    assert {"plain", "native", "chain", "tree"} <= set(run.modes)
     print(f"measured {run.modes}, refused {run.refused}")
 
 
@@ -98,7 +98,7 @@ def test_greedy_answers_are_those_of_plain_decoding(run):
     for case in run.cases:
         if case.temperature == 0:
             plain = run.cell("plain", case)
-            for mode in ("chain", "tree"):
+            for mode in ("native", "chain", "tree"):
                 same, of = metrics.equal_answers(run.cell(mode, case), plain)
                 assert (same, of) == (PROMPTS * ROUNDS, PROMPTS * ROUNDS)
 
