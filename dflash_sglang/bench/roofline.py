@@ -77,8 +77,8 @@ def expected_tau(acceptance: Sequence[Sequence[float]], depth: int, width: int) 
     """Tokens per step of a spine of best candidates with ``width`` - 1 leaves beside each.
 
     Args:
-        acceptance: [position][w - 1]: chance that the target's token is among the w best
-            candidates of the position, given that the best was right at every position before.
+        acceptance: ``acceptance[position][w - 1]`` is the chance that the target's token is among
+            the w best candidates of the position, given that the best was right before it.
 
     tau = 1 + sum_j (prod_{i<j} a_i(1)) a_j(width): a leaf may be accepted but leads nowhere.
     """

@@ -35,9 +35,15 @@ def handle_dflash(original: Callable, server_args: Any) -> None:
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    if resolving_view(server_args).device != "cpu":
+    view = resolving_view(server_args)
+    if view.device != "cpu":
         original(server_args)
         return
+    if (view.speculative_accept_threshold_single, view.speculative_accept_threshold_acc) != (1, 1):
+        raise ValueError(
+            "on a CPU, DFLASH keeps the target's law: leave --speculative-accept-threshold-single "
+            "and --speculative-accept-threshold-acc at 1."
+        )
     known = speculative_hook.current_platform
     speculative_hook.current_platform = _Platform()
     try:
@@ -86,7 +92,7 @@ def chain_sampling(
     block_verification: bool = False,
     **options: Any,
 ) -> None:
-    """Around SGLang's Triton kernel of chain rejection sampling (Leviathan et al., 2023).
+    """Around SGLang's Triton kernel of chain rejection sampling: :func:`reject_chain` instead.
 
     Args:
         predicts: [bs * (g + 1)], written at ``retrive_index``: the token behind each accepted slot.
@@ -112,23 +118,102 @@ def chain_sampling(
         return
     if block_verification:
         raise NotImplementedError("on a CPU, DFLASH verifies token by token, not block by block.")
-    drafted = candidates[:, 1:]  # [bs, g]
-    p = target_probs[:, :-1].gather(2, drafted.unsqueeze(2)).squeeze(2)  # [bs, g]
-    q = draft_probs.gather(2, drafted.unsqueeze(2)).squeeze(2)  # [bs, g]
-    accepted = (q > 0) & (uniform_samples * q < p)
+    length, bonus = reject_chain(
+        candidates[:, 1:],
+        target_probs,
+        draft_probs,
+        uniform_samples,
+        uniform_samples_for_final_sampling,
+    )
+    rows = torch.arange(len(length))
+    follows = torch.nn.functional.pad(candidates[:, 1:], (0, 1))  # [bs, g + 1]
+    follows[rows, length] = bonus
+    reached = torch.arange(candidates.shape[1]) <= length.unsqueeze(1)  # [bs, g + 1]
+    accept_index[reached] = retrive_index[reached].to(accept_index.dtype)
+    predicts[retrive_index[reached].long()] = follows[reached].to(predicts.dtype)
+    accept_token_num.copy_(length)
+
+
+def sampling_available() -> bool:
+    """In place of ``is_dflash_sampling_verify_available``: :func:`accept_fixed_draft` is there."""
+    return True
+
+
+def accept_fixed_draft(
+    original: Callable,
+    *,
+    candidates: torch.Tensor,
+    next_token_logits: torch.Tensor,
+    sampling_info: Any,
+    max_top_k: int | None = None,
+    uniform_top_k_value: int | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Around SGLang's sampled verification of a drafter without selector, a CUDA kernel.
+
+    Without it SGLang would decode sampled requests greedily. Such a drafter proposes its best token
+    at each position: a law that has all its mass there.
+
+    Args:
+        candidates: [bs, g + 1], the anchor and the drafted tokens.
+        next_token_logits: [bs * (g + 1), V].
+
+    Returns:
+        accepted drafted tokens [bs] and the bonus tokens [bs].
+    """
+    if not candidates.is_cpu:
+        return original(
+            candidates=candidates, next_token_logits=next_token_logits, sampling_info=sampling_info,
+            max_top_k=max_top_k, uniform_top_k_value=uniform_top_k_value, **options,
+        )  # fmt: skip
+    from sglang.srt.speculative.dflash_utils import build_speculative_verify_target_probs
+
+    bs, width = candidates.shape
+    target_probs = build_speculative_verify_target_probs(
+        next_token_logits=next_token_logits,
+        sampling_info=sampling_info,
+        draft_token_num=width,
+        bs=bs,
+        max_top_k=max_top_k,
+        uniform_top_k_value=uniform_top_k_value,
+    )  # [bs, g + 1, V]
+    drafted = candidates[:, 1:].long()  # [bs, g]
+    draft_probs = torch.zeros_like(target_probs[:, :-1]).scatter_(2, drafted.unsqueeze(2), 1.0)
+    return reject_chain(
+        drafted, target_probs, draft_probs, torch.rand(bs, width - 1), torch.rand(bs)
+    )
+
+
+def reject_chain(
+    drafted: torch.Tensor,
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor,
+    coins: torch.Tensor,
+    last_coin: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rejection sampling along a chain (Leviathan et al., 2023).
+
+    Args:
+        drafted: [bs, g].
+        target_probs: [bs, g + 1, V].
+        draft_probs: [bs, g, V], the law that each drafted token was drawn from.
+        coins: [bs, g], uniform in [0, 1).
+        last_coin: [bs], for the bonus token.
+
+    Returns:
+        accepted drafted tokens [bs] and the bonus tokens [bs].
+    """
+    chosen = drafted.unsqueeze(2)  # [bs, g, 1]
+    p = target_probs[:, :-1].gather(2, chosen).squeeze(2)  # [bs, g]
+    q = draft_probs.gather(2, chosen).squeeze(2)  # [bs, g]
+    accepted = (q > 0) & (coins * q < p)
     length = accepted.long().cumprod(dim=1).sum(dim=1)  # [bs]
     rows = torch.arange(len(length))
     law = target_probs[rows, length]  # [bs, V]
     # Behind a whole accepted block there is nothing to subtract.
     beaten = torch.nn.functional.pad(draft_probs, (0, 0, 0, 1))[rows, length]  # [bs, V]
     residual = (law - beaten).clamp(min=0).cumsum(dim=1)
-    threshold = uniform_samples_for_final_sampling * residual[:, -1]
+    threshold = last_coin * residual[:, -1]
     bonus = torch.searchsorted(residual, threshold.unsqueeze(1), right=True).squeeze(1)
-
-    slots = torch.arange(candidates.shape[1])
-    follows = torch.nn.functional.pad(drafted, (0, 1))  # [bs, g + 1]
-    follows[rows, length] = bonus.clamp(max=law.shape[1] - 1)
-    reached = slots <= length.unsqueeze(1)  # [bs, g + 1]
-    accept_index[reached] = retrive_index[reached].to(accept_index.dtype)
-    predicts[retrive_index[reached].long()] = follows[reached].to(predicts.dtype)
-    accept_token_num.copy_(length)
+    # Rounding can put the threshold at the very end.
+    return length, bonus.clamp(max=law.shape[1] - 1)

@@ -211,6 +211,18 @@ PATCHES = (
         native.chain_sampling,
         "as the built-in drafter, for its sampled requests",
     ),
+    Patch(
+        "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available",
+        "REPLACE",
+        native.sampling_available,
+        "a drafter without selector would have its sampled requests decoded greedily",
+    ),
+    Patch(
+        "sglang.srt.speculative.dflash_utils.compute_dflash_sampling_correct_drafts_and_bonus",
+        "AROUND",
+        native.accept_fixed_draft,
+        "as is_dflash_sampling_verify_available",
+    ),
 )
 
 # These need the compiled kernels; SGLang's own code is the reference for them.

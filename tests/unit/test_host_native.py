@@ -1,9 +1,11 @@
 """SGLang's own chain on the CPU: the stand-in for its sampling kernel keeps the target's law."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from dflash_sglang.host.native import chain_sampling, top_k
+from dflash_sglang.host.native import accept_fixed_draft, chain_sampling, top_k
 from tests.unit.chi_square import assert_law
 
 BATCH, DRAFTED, VOCAB = 20_000, 2, 5
@@ -62,6 +64,28 @@ def test_an_impossible_draft_is_rejected_and_nothing_behind_it_is_written():
     assert (accepted == 0).all()
     assert set(predicts[:, 0].tolist()) == {1, 2}
     assert (predicts[:, 1:] == -1).all() and (accept_index[:, 1:] == -1).all()
+
+
+def test_a_drafter_without_a_law_is_verified_as_if_it_were_certain():
+    logits = torch.randn(DRAFTED + 1, VOCAB, generator=generator(1))
+    target = torch.softmax(logits, dim=-1)
+    best = target.argmax(dim=-1)[:DRAFTED]
+    torch.manual_seed(3)
+
+    def original(**_options):
+        raise AssertionError("the CUDA kernel was called on a CPU")
+
+    length, bonus = accept_fixed_draft(
+        original,
+        candidates=torch.cat([torch.zeros(1, dtype=torch.int64), best]).repeat(BATCH, 1),
+        next_token_logits=logits.repeat(BATCH, 1),
+        sampling_info=SimpleNamespace(
+            temperatures=torch.ones(BATCH, 1), need_top_k_sampling=False, need_top_p_sampling=False
+        ),
+    )
+    first = torch.where(length > 0, best[0], bonus)
+    assert_law(first, target[0], error_rate=1e-4)
+    assert_law(bonus[length == DRAFTED], target[DRAFTED], error_rate=1e-4)
 
 
 def test_block_verification_is_refused_by_name():
