@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True)
 
-_DEFAULT_MODES = "plain,native,chain,tree,ngram"
+_DEFAULT_MODES = "plain,native,chain,tree"
 _AS_SERVED = "as served"  # the target of servers that were given by URL
 
 
@@ -27,7 +27,7 @@ def bench(
     modes: Annotated[
         str | None,
         typer.Option(
-            help="Of plain, native, chain, tree, ngram, eagle3, with commas; all but eagle3 by "
+            help="Of plain, native, chain, tree, ngram, eagle3, with commas; the first four by "
             "default, or those of --url."
         ),
     ] = None,
@@ -48,8 +48,8 @@ def bench(
             help="builtin, builtin+WORDS, a benchmark, NAME=FILE or a .jsonl; repeatable."
         ),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a workload in a round.")] = 24,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Greatest length of an answer.")] = 96,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a workload in a round.")] = 16,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Greatest length of an answer.")] = 64,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Let every answer have its greatest length.")
     ] = False,
@@ -58,7 +58,7 @@ def bench(
     rate: Annotated[
         str, typer.Option(help="Poisson arrivals, requests a second; several with commas.")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; intervals need two.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; intervals need two.")] = 4,
     seed: Annotated[int, typer.Option(help="Of arrivals and sampling.")] = 0,
     startup_timeout: Annotated[float, typer.Option(help="Seconds a server may take.")] = 900.0,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("bench-report"),
