@@ -52,9 +52,14 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
         for mode, server in servers.items():
             try:
                 server.wait()
-            except ServerError:
+            except ServerError as error:
                 if mode is Mode.PLAIN:
-                    raise
+                    raise ServerError(
+                        f"plain decoding did not start, so there is nothing to compare with: "
+                        f"{refusal(server)}\nThe log is {server.log}. Look at --target and "
+                        '--server-args (without a GPU: --server-args "--device cpu"); '
+                        "`dflash2 doctor` shows what a server would use."
+                    ) from error
                 refused[mode] = refusal(server)
             else:
                 endpoints.append(Endpoint(mode, server.url, server.command))
