@@ -66,8 +66,8 @@ def pareto(run: Run) -> Canvas:
             for cell, across, up in zip(cells, x, y, strict=True):
                 axes.annotate(_short(cell.case.load), (across, up), fontsize=7, xytext=(4, 4),
                               textcoords="offset points")  # fmt: skip
-        axes.set(title=f"{workload}, temperature {temperature:g}", xlabel="tokens/s of one user; each point: users at once",
-                 ylabel="tokens/s of all users")  # fmt: skip
+        axes.set(title=f"{workload}, temperature {temperature:g}", ylabel="tokens/s of all users",
+                 xlabel="tokens/s of one user (beside a point: users at once)")  # fmt: skip
         axes.margins(0.1)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
