@@ -26,6 +26,15 @@ _COLOURS = {
     Mode.NGRAM: "#CC79A7",
     Mode.EAGLE3: "#D55E00",
 }
+# Lines that lie on each other, as two greedy chains do, must both be seen.
+_LINES = {
+    Mode.PLAIN: ":o",
+    Mode.NATIVE: "-s",
+    Mode.CHAIN: "--o",
+    Mode.TREE: "-D",
+    Mode.NGRAM: "-.v",
+    Mode.EAGLE3: "-^",
+}
 _DPI = 120
 
 
@@ -53,12 +62,12 @@ def pareto(run: Run) -> Canvas:
             cells = [cell for case in cases if (cell := run.cell(mode, case)) is not None]
             x = [_mean(cell, "tokens_per_s_per_user") for cell in cells]
             y = [_mean(cell, "tokens_per_s") for cell in cells]
-            axes.plot(x, y, marker="o", label=mode, color=_COLOURS[Mode(mode)])
+            axes.plot(x, y, _LINES[Mode(mode)], label=mode, color=_COLOURS[Mode(mode)])
             for cell, across, up in zip(cells, x, y, strict=True):
                 axes.annotate(_short(cell.case.load), (across, up), fontsize=7, xytext=(4, 4),
                               textcoords="offset points")  # fmt: skip
-        axes.set(title=f"{workload}, temperature {temperature:g}", xlabel="tokens/s of one user",
-                 ylabel="tokens/s of all users")  # fmt: skip
+        axes.set(title=f"{workload}, temperature {temperature:g}", ylabel="tokens/s of all users",
+                 xlabel="tokens/s of one user (beside a point: users at once)")  # fmt: skip
         axes.margins(0.1)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
@@ -71,7 +80,7 @@ def accept_by_position(run: Run) -> Canvas | None:
     def draw(axes: Axes, mode: str, histogram: np.ndarray, _: int) -> None:
         shares = metrics.accept_by_position(histogram)
         positions = np.arange(1, len(shares) + 1)
-        axes.plot(positions, shares, marker="o", label=mode, color=_COLOURS[Mode(mode)])
+        axes.plot(positions, shares, _LINES[Mode(mode)], label=mode, color=_COLOURS[Mode(mode)])
         axes.set(xlabel="draft position", ylabel="share of steps that accepted it", ylim=(0, 1.05))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -106,7 +115,7 @@ def step_budget(run: Run) -> Canvas | None:
         axes.bar(places, costs, 0.6, color=[_COLOURS[Mode(cell.mode)] for cell in cells])
         axes.set_xticks(places, [cell.mode for cell in cells])
         for place, cost, length in zip(places, costs, brings, strict=True):
-            axes.annotate(f"{cost:.1f} ms\n{length:.2f} tok", (place, cost), ha="center",
+            axes.annotate(f"{cost:.1f} ms\n{length:.2f} tokens", (place, cost), ha="center",
                           va="bottom", fontsize=8)  # fmt: skip
         if plain is not None:
             axes.axhline(_mean(plain, "step_ms"), color="#555555", linewidth=0.8, linestyle=":")
@@ -203,11 +212,16 @@ def _panels(run: Run, wanted: list[_Panel]) -> tuple[Canvas, dict[_Panel, Axes]]
 
 
 def _finished(canvas: Canvas, panels: Iterable[Axes], *, legend: bool = True) -> Canvas:
+    named = {}
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
-        if legend and axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8)
+        handles, labels = axes.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    if legend and named:
+        # One for all panels and above them, where it hides no mark.
+        canvas.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named),
+                      fontsize=8)  # fmt: skip
     return canvas
 
 

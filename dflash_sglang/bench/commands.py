@@ -14,72 +14,136 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True)
 
-_DEFAULT_MODES = "plain,native,chain,tree,ngram"
+_DEFAULT_MODES = "plain,native,chain,tree"
 _AS_SERVED = "as served"  # the target of servers that were given by URL
+
+
+_SERVERS = "What is compared"
+_REQUESTS = "What is asked"
+_MEASURING = "How it is measured"
 
 
 @app.callback()
 def bench(
     context: typer.Context,
-    target: Annotated[str | None, typer.Option(help="The target's checkpoint.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="Its DFlash or DFlash 2 drafter.")] = None,
-    eagle3_drafter: Annotated[str | None, typer.Option(help="Its drafter for eagle3.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The target's checkpoint.", rich_help_panel=_SERVERS)
+    ] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Its DFlash or DFlash 2 drafter.", rich_help_panel=_SERVERS)
+    ] = None,
+    eagle3_drafter: Annotated[
+        str | None, typer.Option(help="Its drafter for eagle3.", rich_help_panel=_SERVERS)
+    ] = None,
     modes: Annotated[
         str | None,
         typer.Option(
-            help="Of plain, native, chain, tree, ngram, eagle3, with commas; all but eagle3 by "
-            "default, or those of --url."
+            help="Of plain, native, chain, tree, ngram, eagle3, with commas; the first four by "
+            "default, or those of --url.",
+            rich_help_panel=_SERVERS,
         ),
     ] = None,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="MODE=URL of a server that runs already; repeatable."),
+        typer.Option(
+            help="MODE=URL of a server that runs already; repeatable.", rich_help_panel=_SERVERS
+        ),
     ] = None,
     server_args: Annotated[
-        str, typer.Option(help="Further flags of SGLang for every server that is started.")
+        str,
+        typer.Option(
+            help="Further flags of SGLang for every server that is started, in quotes.",
+            rich_help_panel=_SERVERS,
+        ),
     ] = "",
     mode_args: Annotated[
         list[str] | None,
-        typer.Option(help="MODE=FLAGS for the server of one mode; repeatable."),
+        typer.Option(
+            help="MODE=FLAGS for the server of one mode; repeatable.", rich_help_panel=_SERVERS
+        ),
     ] = None,
+    startup_timeout: Annotated[
+        float, typer.Option(help="Seconds a server may take to start.", rich_help_panel=_SERVERS)
+    ] = 900.0,
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help="builtin, builtin+WORDS, a benchmark, NAME=FILE or a .jsonl; repeatable."
+            help="builtin, builtin+WORDS, a benchmark such as gsm8k, NAME=FILE or a .jsonl; "
+            "repeatable. Without it: builtin.",
+            rich_help_panel=_REQUESTS,
         ),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a workload in a round.")] = 24,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Greatest length of an answer.")] = 96,
+    prompts: Annotated[
+        int,
+        typer.Option(min=1, help="Prompts of a workload in a round.", rich_help_panel=_REQUESTS),
+    ] = 16,
+    max_tokens: Annotated[
+        int, typer.Option(min=2, help="Greatest length of an answer.", rich_help_panel=_REQUESTS)
+    ] = 64,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Let every answer have its greatest length.")
+        bool,
+        typer.Option(
+            "--ignore-eos",
+            help="Let every answer have its greatest length.",
+            rich_help_panel=_REQUESTS,
+        ),
     ] = False,
-    temperature: Annotated[str, typer.Option(help="0 is greedy; several with commas.")] = "0,1",
-    concurrency: Annotated[str, typer.Option(help="Users at once; several with commas.")] = "1,4,8",
+    temperature: Annotated[
+        str, typer.Option(help="0 is greedy; several with commas.", rich_help_panel=_REQUESTS)
+    ] = "0,1",
+    concurrency: Annotated[
+        str, typer.Option(help="Users at once; several with commas.", rich_help_panel=_REQUESTS)
+    ] = "1,4,8",
     rate: Annotated[
-        str, typer.Option(help="Poisson arrivals, requests a second; several with commas.")
+        str,
+        typer.Option(
+            help="Poisson arrivals, requests a second; several with commas.",
+            rich_help_panel=_REQUESTS,
+        ),
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; intervals need two.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of arrivals and sampling.")] = 0,
-    startup_timeout: Annotated[float, typer.Option(help="Seconds a server may take.")] = 900.0,
-    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("bench-report"),
+    rounds: Annotated[
+        int,
+        typer.Option(min=1, help="Repetitions; intervals need two.", rich_help_panel=_MEASURING),
+    ] = 4,
+    seed: Annotated[
+        int, typer.Option(help="Of arrivals and sampling.", rich_help_panel=_MEASURING)
+    ] = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the report.", rich_help_panel=_MEASURING)
+    ] = Path("bench-report"),
 ) -> None:
-    """Measure speculation against plain decoding: each mode in turn, a report at the end.
+    """Measure speculation against plain decoding: modes in turn, then a report.
 
-    Without --target the demo pair is measured. Servers are started and stopped here, or given with
-    --url. A mode that cannot run on this device is left out by name, with the server's reason.
+    Without --target the demo pair is measured, on a CPU, in some ten minutes.
+    Servers are started and stopped here, or given with --url. A mode that
+    cannot run on this device is left out by name, with the server's reason.
+    Compared are the same prompts, round after round; the report (HTML,
+    Markdown, pictures, JSON) has an interval with every figure.
 
-    Example: dflash2 bench --target Qwen3-4B --drafter Qwen3-4B-DFlash2 --server-args "--tp 2"
+    plain: the target alone. native: SGLang's DFLASH. chain, tree: dflash2.
+    ngram: SGLang's prompt lookup. eagle3: SGLang's EAGLE-3.
+
+    Example: dflash2 bench
+
+    Example: dflash2 bench --target T --drafter D --server-args "--tp 2"
+
+    Example: dflash2 bench --url plain=http://A:30000 --url tree=http://B:30000
     """
     if context.invoked_subcommand is not None:
         return
     from rich.console import Console
-    from rich.markdown import Markdown
 
-    from dflash_sglang.bench import machine, report, session, workloads
-    from dflash_sglang.bench.modes import Pair, parse_assignment
+    from dflash_sglang.bench import machine, report, session, terminal, workloads
+    from dflash_sglang.bench.modes import Pair, check_exists, parse_assignment
 
     urls = dict(parse_assignment(text, "--url") for text in url or [])
     chosen = _modes(modes, list(urls))
+    for flag, name in (
+        ("--target", target),
+        ("--drafter", drafter),
+        ("--eagle3-drafter", eagle3_drafter),
+    ):
+        check_exists(flag, name)
     pair = Pair(target or _AS_SERVED, drafter, eagle3_drafter)
     arguments = shlex.split(server_args)
     if target is None and set(chosen) - set(urls):
@@ -102,11 +166,17 @@ def bench(
         ignore_eos=ignore_eos,
         seed=seed,
     )
+    report.make_folder(out)  # before the minutes of measuring, not behind them
     console = Console()
     run = session.execute(plan, machine.command_line(), console)
     files = report.write_report(run, out)
-    console.print(Markdown(report.as_markdown(run)))
-    console.print(f"Wrote {len(files)} files to {out}; open {out / 'report.html'}.")
+    for part in terminal.summary(run):
+        console.print(part)
+    console.print(
+        f"Wrote {len(files)} files to {out}. Open {out / 'report.html'}; a later run is compared "
+        f"with `dflash2 bench compare {out / 'run.json'} OTHER/run.json`.",
+        soft_wrap=True,
+    )
 
 
 @app.command()

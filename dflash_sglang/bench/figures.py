@@ -32,6 +32,8 @@ def entries(run: Run) -> Iterator[Entry]:
                 continue
             found = {name: metric_figure(run, cell, metric) for name, metric in METRICS.items()}
             found["speedup"] = speedup(run, cell)
+            if mode != Mode.PLAIN:
+                found["over_native"] = speedup(run, cell, over=Mode.NATIVE)
             found["equal_answers"] = equal_answers(run, cell)
             for name, figure in found.items():
                 if figure is not None:
@@ -45,17 +47,21 @@ def metric_figure(run: Run, cell: Cell, metric: Metric) -> Figure | None:
 
 
 def speedup(
-    run: Run, cell: Cell, pace: Callable[[Round], float | None] = metrics.tokens_per_s
+    run: Run,
+    cell: Cell,
+    pace: Callable[[Round], float | None] = metrics.tokens_per_s,
+    over: Mode = Mode.PLAIN,
 ) -> Figure | None:
-    """Rate over plain decoding's, round by round; None for plain itself or without it.
+    """Rate over another mode's, round by round; None for that mode itself or without it.
 
     Args:
         pace: the rate of a round that is compared.
+        over: the mode that counts as 1.
     """
-    plain = run.cell(Mode.PLAIN.value, cell.case)
-    if plain is None or cell.mode == Mode.PLAIN:
+    other = run.cell(over.value, cell.case)
+    if other is None or cell.mode == over:
         return None
-    pairs = [(pace(mine), pace(its)) for mine, its in zip(cell.rounds, plain.rounds, strict=True)]
+    pairs = [(pace(mine), pace(its)) for mine, its in zip(cell.rounds, other.rounds, strict=True)]
     known = [(mine, its) for mine, its in pairs if mine and its]
     if len(known) < len(pairs):
         return None

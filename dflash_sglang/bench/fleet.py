@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.modes import Mode
-from dflash_sglang.bench.server import Server, ServerError
+from dflash_sglang.bench.server import Server, ServerError, stop_all
 
 _RAISED = re.compile(r"^(?:\[[^\]]*\] )?(?:[\w.]*\.)?\w*(?:Error|Exception): (.+)$")
 
@@ -52,9 +52,14 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
         for mode, server in servers.items():
             try:
                 server.wait()
-            except ServerError:
+            except ServerError as error:
                 if mode is Mode.PLAIN:
-                    raise
+                    raise ServerError(
+                        f"plain decoding did not start, so there is nothing to compare with: "
+                        f"{refusal(server)}\nThe log is {server.log}. Look at --target and "
+                        '--server-args (without a GPU: --server-args "--device cpu"); '
+                        "`dflash2 doctor` shows what a server would use."
+                    ) from error
                 refused[mode] = refusal(server)
             else:
                 endpoints.append(Endpoint(mode, server.url, server.command))
@@ -63,8 +68,7 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
             raise BenchError(f"no mode but plain could be started:\n{reasons}")
         yield Fleet(sorted(endpoints, key=_order), refused)
     finally:
-        for server in servers.values():
-            server.stop()
+        stop_all(servers.values())
 
 
 def refusal(server: Server) -> str:

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dflash_sglang.bench.provenance import Measured
+from dflash_sglang.revision import git_revision
 
 _PACKAGES = ("dflash-sglang", "sglang", "torch", "transformers")
 
@@ -36,8 +37,6 @@ def describe_machine() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that matter, and the revision of a source tree."""
-    from dflash_sglang.train.provenance import git_revision  # it imports torch
-
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

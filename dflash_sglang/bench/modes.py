@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 from dflash_sglang.bench.errors import BenchError
@@ -65,6 +66,21 @@ def _needed(drafter: str | None, mode: Mode, flag: str) -> str:
     if drafter is None:
         raise BenchError(f"the mode {mode} needs a drafter: give {flag} CHECKPOINT.")
     return drafter
+
+
+def check_exists(flag: str, checkpoint: str | None) -> None:
+    """Refuse a checkpoint that is written as a path and is not there; names of the hub pass.
+
+    Raises:
+        BenchError: no such path.
+    """
+    if checkpoint is None or not checkpoint.startswith(("/", "./", "../", "~")):
+        return
+    if not Path(checkpoint).expanduser().exists():
+        raise BenchError(
+            f"{flag} {checkpoint} does not exist: give the folder of a checkpoint, or a name of "
+            "the Hugging Face hub."
+        )
 
 
 def parse_assignment(text: str, flag: str) -> tuple[Mode, str]:

@@ -29,7 +29,7 @@ class Question(NamedTuple):
 
 def project(device: Device, question: Question) -> Table:
     """Every projected figure, a row each, with its formula and inputs."""
-    _check(question)
+    check(question)
     parameters = question.weights / question.bytes_per_weight
 
     def step_ms(tokens: int) -> Figure:
@@ -85,14 +85,16 @@ def parse_acceptance(text: str) -> list[list[float]]:
     """``0.9/0.95,0.8/0.9`` -> a row a position, a column a number of candidates.
 
     Raises:
-        BenchError: not numbers.
+        BenchError: not numbers, or not chances.
     """
     try:
-        return [[float(x) for x in row.split("/")] for row in text.split(",")]
+        curve = [[float(x) for x in row.split("/")] for row in text.split(",")]
     except ValueError:
         raise BenchError(
             f"--acceptance expects chances such as 0.9,0.8 or 0.9/0.95,0.8/0.9, got {text!r}."
         ) from None
+    roofline.check_acceptance(curve)
+    return curve
 
 
 def show(table: Table, *, provenance: bool = False, title: str | None = None) -> rich.table.Table:
@@ -104,19 +106,27 @@ def show(table: Table, *, provenance: bool = False, title: str | None = None) ->
     return shown
 
 
-def _check(question: Question) -> None:
-    for name, value in question._asdict().items():
-        if value is not None and value < 0:
-            raise BenchError(f"{name} must not be negative, got {value:g}.")
-    for name in ("weights", "bytes_per_weight"):
-        if getattr(question, name) == 0:
-            raise BenchError(f"{name} must be above 0.")
+def check(question: Question) -> None:
+    """Refuse what no model has.
+
+    Raises:
+        BenchError: which flag, and what it expects.
+    """
+    if question.weights <= 0:
+        raise BenchError(f"--weights must be above 0, got {question.weights / 1e9:g}.")
+    if question.bytes_per_weight <= 0:
+        raise BenchError(f"--bits must be above 0, got {8 * question.bytes_per_weight:g}.")
     if question.tau < 1:
         raise BenchError(
-            f"tau counts the bonus token, so a step brings at least 1; got {question.tau:g}."
+            f"--tau counts the bonus token, so a step brings at least 1; got {question.tau:g}."
         )
+    for flag, value in (("--draft-ms", question.draft_ms), ("--verify-ms", question.verify_ms)):
+        if value is not None and value < 0:
+            raise BenchError(f"{flag} must not be negative, got {value:g}.")
     if question.verify_tokens < 1:
-        raise BenchError(f"a step verifies at least 1 token, got {question.verify_tokens}.")
+        raise BenchError(
+            f"--verify-tokens must be 1 or more, the root is one; got {question.verify_tokens}."
+        )
 
 
 def _pure(figure: Figure) -> Figure:

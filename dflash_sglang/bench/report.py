@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ import msgspec
 from markupsafe import Markup
 
 from dflash_sglang.bench import charts, figures
+from dflash_sglang.bench.errors import BenchError
+from dflash_sglang.bench.modes import Mode
 from dflash_sglang.bench.records import Run, write_run
 from dflash_sglang.bench.tables import Row, Table, as_html, markdown
 
@@ -35,9 +38,25 @@ class Section(NamedTuple):
     table: Table
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of a report.
+
+    Raises:
+        BenchError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(
+            f"cannot write a report to {folder}: {error.strerror}; give another --out."
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise BenchError(f"cannot write a report to {folder}: not allowed; give another --out.")
+
+
 def write_report(run: Run, folder: Path) -> list[Path]:
     """Write run.json, figures.json, report.md, report.html and the pictures; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     pictures = charts.draw_all(run, folder)
     files = {
         name: folder / name for name in ("run.json", "figures.json", "report.md", "report.html")
@@ -55,13 +74,15 @@ def sections(run: Run) -> list[Section]:
     return [
         Section(
             "Throughput",
-            "Speedup is over plain decoding in the same round. Equal answers have the very text of "
-            "plain decoding; sampled ones can only be equal if the servers honour seeds.",
+            "Speedup is over plain decoding in the same round, over native over SGLang's chain. "
+            "Equal answers have the very text of plain decoding; sampled ones can only be equal if "
+            "the servers honour seeds.",
             _table(
                 run,
                 {
                     "tokens_per_s": "output",
                     "speedup": "speedup",
+                    **({"over_native": "over native"} if Mode.NATIVE in run.modes else {}),
                     "tokens_per_s_per_user": "output per user",
                     "accept_length": "accept length",
                     "step_ms": "step",

@@ -77,8 +77,8 @@ def expected_tau(acceptance: Sequence[Sequence[float]], depth: int, width: int) 
     """Tokens per step of a spine of best candidates with ``width`` - 1 leaves beside each.
 
     Args:
-        acceptance: [position][w - 1]: chance that the target's token is among the w best
-            candidates of the position, given that the best was right at every position before.
+        acceptance: ``acceptance[position][w - 1]`` is the chance that the target's token is among
+            the w best candidates of the position, given that the best was right before it.
 
     tau = 1 + sum_j (prod_{i<j} a_i(1)) a_j(width): a leaf may be accepted but leads nowhere.
     """
@@ -101,7 +101,7 @@ def best_window(
     Raises:
         BenchError: probabilities outside 0 to 1, falling with the width, or ragged rows.
     """
-    _check(acceptance)
+    check_acceptance(acceptance)
     widths = range(1, len(acceptance[0]) + 1)
     windows = [Window(0, 1, 1, 1.0, verify_ms(1), 1000 / verify_ms(1))]
     for depth, width in product(range(1, len(acceptance) + 1), widths):
@@ -117,7 +117,12 @@ def linear_cost(base_ms: float, per_token_ms: float) -> Callable[[int], float]:
     return lambda n: base_ms + per_token_ms * n
 
 
-def _check(acceptance: Sequence[Sequence[float]]) -> None:
+def check_acceptance(acceptance: Sequence[Sequence[float]]) -> None:
+    """Refuse what is no acceptance curve.
+
+    Raises:
+        BenchError: probabilities outside 0 to 1, falling with the width, or ragged rows.
+    """
     if not acceptance or not acceptance[0]:
         raise BenchError("an acceptance curve needs at least one position, got none.")
     for row in acceptance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -68,6 +68,7 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
         BenchError: a mode lacks its drafter, a URL does not answer, a server does not speculate.
         ServerError: plain decoding did not start.
     """
+    asyncio.run(_check_answering(plan.urls.values()))  # before minutes of starting the others
     measured = measured_now(command)
     servers = {
         mode: Server(
@@ -105,6 +106,12 @@ def _run(
         refused={mode.value: reason for mode, reason in refused.items()},
         cells=cells,
     )
+
+
+async def _check_answering(urls: Iterable[str]) -> None:
+    async with open_session() as session:
+        for url in urls:
+            await model_name(session, url.rstrip("/"))
 
 
 async def _measure(

@@ -111,7 +111,10 @@ def load_workload(name: str, limit: int | None = None) -> list[Prompt]:
     """
     prompts = list(islice(_by_category(_read(name)), limit))
     if not prompts:
-        raise BenchError(f"the workload {name} holds no prompts: expected one JSON object a line.")
+        raise BenchError(
+            f"the workload {name} holds no prompts: expected one JSON object a line, such as "
+            '{"prompt": "Write a haiku."}.'
+        )
     return prompts
 
 

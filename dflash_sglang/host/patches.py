@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dflash_sglang.host import layers
+from dflash_sglang.host import layers, native
 from dflash_sglang.kernels import library
 from dflash_sglang.kernels.build import KernelBuildError
 
 logger = logging.getLogger(__name__)
 
-ATTENTION_BACKEND = "dflash2_cpu"
+ATTENTION_BACKEND = native.ATTENTION_BACKEND
 
 
 class Patch(NamedTuple):
@@ -180,6 +180,48 @@ PATCHES = (
         "REPLACE",
         _no_triton_kernels,
         "installed, but it cannot run on a CPU; gpt-oss would lay its experts out for it",
+    ),
+    Patch(
+        "sglang.srt.arg_groups.speculative_hook._handle_dflash",
+        "AROUND",
+        native.handle_dflash,
+        "SGLang's own DFLASH refuses the CPU, though its worker has PyTorch code for every step",
+    ),
+    Patch(
+        "sglang.srt.models.dflash._radix_topk",
+        "AROUND",
+        native.top_k,
+        "FlashInfer's kernel is called wherever the package is installed; it is CUDA only",
+    ),
+    Patch(
+        "sglang.srt.models.dflash.DFlashAttention.__init__",
+        "AROUND",
+        native.attention_init,
+        "in bfloat16 the built-in drafter takes a Triton kernel; Triton has no CPU driver",
+    ),
+    Patch(
+        "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs",
+        "AROUND",
+        native.forward_arguments,
+        "the built-in drafter gets its embeddings in bfloat16 whatever its weights are",
+    ),
+    Patch(
+        "sglang.kernels.ops.speculative.dspark.dspark_accept.chain_speculative_sampling_triton",
+        "AROUND",
+        native.chain_sampling,
+        "as the built-in drafter, for its sampled requests",
+    ),
+    Patch(
+        "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available",
+        "REPLACE",
+        native.sampling_available,
+        "a drafter without selector would have its sampled requests decoded greedily",
+    ),
+    Patch(
+        "sglang.srt.speculative.dflash_utils.compute_dflash_sampling_correct_drafts_and_bonus",
+        "AROUND",
+        native.accept_fixed_draft,
+        "as is_dflash_sampling_verify_available",
     ),
 )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import platform
 import shlex
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from dflash_sglang.revision import git_revision
 
 from .store import write_text
 
@@ -26,18 +27,6 @@ def library_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def git_revision() -> str | None:
-    """Revision of the source tree this package runs from, with "+changes" when it is dirty."""
-    here = Path(__file__).parent
-    try:
-        run = lambda *words: subprocess.run(  # noqa: E731
-            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-        return run("rev-parse", "HEAD") + ("+changes" if run("status", "--porcelain", ".") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def write_provenance(folder: Path, **facts: Any) -> None:

@@ -5,10 +5,10 @@ from typer.testing import CliRunner
 
 from dflash_sglang import cli
 from dflash_sglang.bench.errors import BenchError
-from dflash_sglang.bench.fleet import refusal
+from dflash_sglang.bench.fleet import refusal, running_fleet
 from dflash_sglang.bench.modes import Mode, Pair, parse_modes, server_arguments
 from dflash_sglang.bench.records import write_run
-from dflash_sglang.bench.server import Server
+from dflash_sglang.bench.server import Server, ServerError
 from tests.unit.bench_runs import plain_and_tree
 
 PAIR = Pair("target", "drafter")
@@ -69,6 +69,9 @@ def test_wrong_modes_are_refused(text):
         (["--url", "plain=http://x", "--rate", "0"], "above 0"),
         (["--url", "plain=http://x", "--workload", "poetry"], "unknown workload"),
         (["--target", "t", "--modes", "tree"], "--drafter"),
+        (["--target", "/nowhere", "--modes", "plain"], "--target /nowhere does not exist"),
+        (["--target", "t", "--drafter", "./nowhere"], "--drafter ./nowhere does not exist"),
+        (["--url", "plain=http://127.0.0.1:9", "--out", "/dev/null/x"], "give another --out"),
         (["compare", "a.json", "b.json"], "cannot read a.json"),
     ],
 )
@@ -93,6 +96,56 @@ def test_help_shows_an_example(words):
     result = invoke(*words, "--help")
     assert result.exit_code == 0
     assert "Example: dflash2" in result.output
+
+
+def test_a_dead_url_is_noticed_before_any_server_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(Server, "start", lambda _: pytest.fail("a server was started"))
+    words = ("--target", "t", "--url", "plain=http://127.0.0.1:9", "--modes", "plain,ngram")
+    result = invoke("bench", *words, "--out", str(tmp_path))
+    assert "start one with `dflash2 serve`" in str(result.exception)
+
+
+def test_plain_decoding_that_does_not_start_ends_the_run_with_the_reason(tmp_path, monkeypatch):
+    server = Server([], log=tmp_path / "server.log")
+    server.log.write_text("ValueError: no such model: nowhere")
+    monkeypatch.setattr(Server, "start", lambda _: None)
+    monkeypatch.setattr(Server, "wait", failing)
+    with (
+        pytest.raises(ServerError, match="nothing to compare with: no such model: nowhere"),
+        running_fleet({Mode.PLAIN: server}, {}),
+    ):
+        pass
+
+
+def failing(_server: Server) -> None:
+    raise ServerError("exited")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--device", "foo"], "expected one of arc-pro-b70"),
+        (["--weights", "-1"], "--weights must be above 0, got -1"),
+        (["--bits", "0"], "--bits must be above 0, got 0"),
+        (["--tau", "0.5"], "--tau counts the bonus token"),
+        (["--draft-ms", "-1"], "--draft-ms must not be negative, got -1"),
+        (["--verify-tokens", "0"], "--verify-tokens must be 1 or more"),
+        (["--acceptance", "x"], "--acceptance expects chances such as"),
+        (["--acceptance", "1.2"], "between 0 and 1"),
+        (["--measure", "--bits", "4"], "give --bits 16 or --bits 32, got 4"),
+    ],
+)
+def test_wrong_inputs_of_the_roofline_are_refused_before_anything_is_shown(words, sentence):
+    result = invoke("roofline", *words)
+    assert isinstance(result.exception, ValueError)
+    assert sentence in str(result.exception)
+    assert result.output == ""
+
+
+def test_a_file_of_the_roofline_that_cannot_be_written_is_named(tmp_path):
+    result = invoke("roofline", "--json", str(tmp_path / "nowhere" / "r.json"))
+    assert isinstance(result.exception, ValueError)
+    assert "cannot write --json" in str(result.exception)
 
 
 def test_roofline_writes_its_figures(tmp_path):
