@@ -13,6 +13,7 @@
 #include "argmax.h"
 #include "convolution.h"
 #include "draw.h"
+#include "draw_by_rank_shared.h"
 #include "kv_column.h"
 #include "lattice.h"
 #include "noisy_candidates.h"
@@ -114,8 +115,10 @@ DFLASH2_KERNEL void dflash2_draw_tokens(const float* logits, const float* temper
                                         const int64_t* seeds, const int64_t* positions,
                                         const int64_t* top_ks, const float* top_ps,
                                         const float* min_ps, int64_t nodes, int64_t columns,
+                                        int64_t noise_by_rank, int64_t marks_doubt,
                                         int64_t* tokens) {
   DFLASH2_SHARED(Histogram, histogram);
+  DFLASH2_SHARED(RankRun, run);
   const WorkGroup group;
   const int64_t r = work_item(), b = r / nodes;
   const float* logit = logits + r * columns;
@@ -125,9 +128,16 @@ DFLASH2_KERNEL void dflash2_draw_tokens(const float* logits, const float* temper
     const LogitRow row = {logit, columns, temperatures[b], top.value / temperatures[b]};
     const uint32_t key = noise_key(seeds[b], positions[r]);
     const Restriction law = law_of(top_ks, top_ps, min_ps, b);
-    const Draw drawn = law.applies() ? draw_restricted(group, row, key, law, false, histogram)
-                                     : draw_by_column(group, row, key, KeepAll());
-    token = drawn.column == kNoColumn ? 0 : drawn.column;
+    const bool is_careful = marks_doubt != 0;
+    Draw drawn = no_draw();
+    if (!law.applies()) {
+      drawn = draw_by_column(group, row, key, KeepAll());
+    } else if (noise_by_rank != 0) {
+      drawn = RankedDraw<WorkGroup>(group, row, key, histogram, run).draw(law, is_careful);
+    } else {
+      drawn = draw_restricted(group, row, key, law, is_careful, histogram);
+    }
+    token = drawn_token(drawn, is_careful);
   }
   if (group.rank() == 0) tokens[r] = token;
 }

@@ -142,8 +142,6 @@ def draw_tokens(
     noise_by_rank: bool,
     marks_doubt: bool,
 ) -> Tensor:
-    if noise_by_rank and top_ks is not None:
-        raise Unsupported("device kernels draw with noise by token only")
     bs, nodes, columns = logits.shape
     _expect("logits", logits, (bs, nodes, columns), torch.float32)
     _expect("temperatures", temperatures, (bs,), torch.float32)
@@ -161,6 +159,8 @@ def draw_tokens(
         *_laws(bs, top_ks, top_ps, min_ps),
         nodes,
         columns,
+        int(noise_by_rank),
+        int(marks_doubt),
         tokens,
     )
     return tokens

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dflash_sglang.kernels import candidates, draw, kv, lattice, tree, walk  # noqa: F401  (declare)
+from dflash_sglang.kernels import tree, walk
 from dflash_sglang.kernels.truncation import NO_TOP_K
 
 Call = tuple[Tensor | int | bool | None, ...]
