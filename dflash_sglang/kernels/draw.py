@@ -76,15 +76,8 @@ def draw_tokens(
     )
     if not marks_doubt:
         return tokens
-    doubtful = tokens < 0  # a doubtful token t is given as -1 - t
-    rows = _doubtful_rows(doubtful)
-    if rows.numel() == 0:
-        return tokens
-    tokens = torch.where(doubtful, -1 - tokens, tokens)
     call = DrawCall(logits, temperatures, seeds, positions, limits, noise_by_rank)
-    kept = tokens.flatten()[rows]
-    tokens.view(-1)[rows] = torch.where(doubtful.flatten()[rows], _draw_again(call, rows), kept)
-    return tokens
+    return _settle(tokens, call, None if logits.is_cpu else DEVICE_REDRAWS)
 
 
 def draw_with_noise(
@@ -121,15 +114,22 @@ def _truncated_draw(
     return ranked.indices.gather(-1, rank).squeeze(-1)
 
 
-def _doubtful_rows(doubtful: Tensor) -> Tensor:
-    """Flat rows to draw again: bool [bs, N] -> [n] int64.
+def _settle(tokens: Tensor, call: DrawCall, count: int | None) -> Tensor:
+    """Exchange doubtful tokens (t is marked as -1 - t) for the reference's, [bs, N] both.
 
-    On an accelerator their number must not depend on values, which the host would wait for.
+    With a count so many rows are drawn again, the doubtful ones first: were their number a matter
+    of values, the host would have to wait for an accelerator.
     """
-    flat = doubtful.flatten()
-    if doubtful.is_cpu:
-        return flat.nonzero().squeeze(1)
-    return flat.float().topk(min(DEVICE_REDRAWS, flat.numel())).indices
+    doubtful = (tokens < 0).flatten()  # [bs * N]
+    if count is None:
+        rows = doubtful.nonzero().squeeze(1)
+    else:
+        rows = doubtful.float().topk(min(count, doubtful.numel())).indices
+    if rows.numel() == 0:
+        return tokens
+    settled = torch.where(tokens < 0, -1 - tokens, tokens).flatten()
+    settled[rows] = torch.where(doubtful[rows], _draw_again(call, rows), settled[rows])
+    return settled.view_as(tokens)
 
 
 def _draw_again(call: DrawCall, flat: Tensor) -> Tensor:

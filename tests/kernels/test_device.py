@@ -11,7 +11,8 @@ from functools import cache, partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from test_draw import draws, truncations
 from test_walk import target_tokens
@@ -21,7 +22,7 @@ from dflash_sglang.kernels import build, cuda, device, draw, examples, library, 
 from dflash_sglang.kernels.truncation import NO_TOP_K
 
 DEVICES = ["sycl-16", "sycl-32", "cuda", "xpu"]
-quick = settings(deadline=None, max_examples=25)
+quick = cases(25)
 
 
 @cache
