@@ -2,8 +2,8 @@
 
     python tests/kernels/measure_injection.py [--rounds 21]
 
-For the demo pair in float32 on one thread, in turns: the injection of a step's accepted tokens as it
-is served (projection, norm, keys and values of all layers, head norm, RoPE, write to their slots),
+For the demo pair in float32 on one thread, in turns: the injection of a step's accepted tokens as
+it is served (projection, norm, keys and values of all layers, head norm, RoPE, write to slots),
 its two products alone (the floor of any fused kernel), and the target's products of the verify
 step that it belongs to. A step is more than those products, so the shares are upper bounds.
 """
