@@ -196,6 +196,21 @@ def bench_kernels(
     report.print_bench(sizes, repeats)
 
 
+@kernels.command("goals")
+def kernel_goals(
+    target: Annotated[
+        Path | None, typer.Option(help="Target whose verify step counts; the demo's by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 11,
+) -> None:
+    """Measure the ratios that the CPU kernels are held to: tree, draw, attention, convolution."""
+    from dflash_sglang.bench.kernel_goals import print_goals
+    from dflash_sglang.demo.run import PAIR
+
+    if not print_goals(target or PAIR / "target", rounds):
+        _fail("A kernel misses what is promised of it (see the table).")
+
+
 @app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def capture(context: typer.Context) -> None:
     """Let a target answer prompts; its text and features are what a drafter is trained on."""

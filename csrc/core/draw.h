@@ -38,6 +38,12 @@ struct HigherDraw {
   }
 };
 
+// The token of a draw; a doubtful one as -1 - token if that is asked for.
+DFLASH2_INLINE int64_t drawn_token(const Draw& draw, bool marks_doubt) {
+  const int64_t token = draw.column == kNoColumn ? 0 : draw.column;
+  return draw.is_doubtful && marks_doubt ? -1 - token : token;
+}
+
 DFLASH2_INLINE Draw no_draw() { return {-__builtin_inf(), -__builtin_inf(), kNoColumn, false}; }
 
 // What a sum must exceed to matter: the best score, less what rounding of the bound may hide.

@@ -3,7 +3,9 @@
 //   rank(), size()     the calling thread and how many there are;
 //   barrier()          writes to memory that the group shares become visible to all its threads;
 //   reduce(x, pick)    pick over every thread's x, known to all; pick is associative and
-//   commutative.
+//                      commutative;
+//   add(place, x)      *place += x, whoever else adds; place is memory that the group shares;
+//   take(place)        the number at place, which is one greater for the next thread (work-groups).
 //
 // A loop `for (i = group.rank(); i < n; i += group.size())` then shares n pieces of work out. On
 // the CPU a group is one thread and the compiler drops all of it; on accelerators it is a sub-group

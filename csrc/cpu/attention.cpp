@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "../core/paged_attention.h"
+#include "attention_checks.h"
 #include "parallel.h"
 
 namespace dflash2 {
@@ -137,6 +138,22 @@ void launch(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
             const std::optional<at::Tensor>& mask_offsets,
             const std::optional<at::Tensor>& mask_strides, int64_t window, double scale,
             double logit_cap, const std::optional<at::Tensor>& sinks) {
+  TORCH_CHECK_VALUE(
+      slot_table.dim() == 2 && slot_table.scalar_type() == at::kInt && slot_table.stride(1) == 1,
+      "paged_attention expects an int32 slot table [rows, columns], got ", slot_table.sizes(), " ",
+      slot_table.scalar_type());
+  const int64_t bs = kv_lens.numel();
+  check_plan_vector("kv_lens", kv_lens, bs);
+  check_plan_vector("table_rows", table_rows, bs);
+  check_plan_vector("q_starts", q_starts, bs + 1);
+  if (slot_map) check_plan_vector("slot_map", *slot_map, slot_map->numel());
+  if (MaskMode(mask_mode) == MaskMode::kTree) {
+    TORCH_CHECK_VALUE(tree_mask && mask_offsets && mask_strides &&
+                          tree_mask->scalar_type() == at::kBool && tree_mask->is_contiguous(),
+                      "paged_attention expects a flat bool mask with offsets and strides");
+    check_plan_vector("mask_offsets", *mask_offsets, bs);
+    check_plan_vector("mask_strides", *mask_strides, bs);
+  }
   AttentionCall<T> call;
   call.q = static_cast<const T*>(q.const_data_ptr());
   call.k_cache = static_cast<const T*>(k_cache.const_data_ptr());
@@ -162,6 +179,13 @@ void launch(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
   call.window = window;
   call.scale = float(scale), call.logit_cap = float(logit_cap);
   call.sinks = sinks ? sinks->const_data_ptr<float>() : nullptr;
+  const PlanBounds bounds{q.size(0),
+                          slot_table.size(0),
+                          slot_table.size(1),
+                          slot_map ? slot_map->numel() : 0,
+                          std::min(k_cache.size(0), v_cache.size(0)),
+                          tree_mask ? tree_mask->numel() : 0};
+  for (int r = 0; r < call.requests; ++r) check_request(call, bounds, r);
   run(call);
 }
 
@@ -185,8 +209,8 @@ void paged_attention(const at::Tensor& q, const at::Tensor& k_cache, const at::T
     case at::kHalf:
       return run_as(launch<Float16>);
     default:
-      TORCH_CHECK(false, "paged_attention takes float32, bfloat16 or float16, got ",
-                  q.scalar_type());
+      TORCH_CHECK_VALUE(false, "paged_attention takes float32, bfloat16 or float16, got ",
+                        q.scalar_type());
   }
 }
 

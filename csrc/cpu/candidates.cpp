@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "../core/best_columns.h"
 #include "../core/noisy_candidates.h"
 #include "parallel.h"
 #include "tensors.h"
@@ -64,16 +65,17 @@ Candidates launch_candidates(const at::Tensor& unary_logits, const at::Tensor& s
     const LogitRow row{logit, V, temperature, top.value / temperature};
     const uint32_t key = noise_key(seed_row.const_data_ptr<int64_t>()[b],
                                    position_rows.const_data_ptr<int64_t>()[item]);
-    Restriction law{ks.defined() ? ks.const_data_ptr<int64_t>()[b] : kNoTopK,
-                    ps.defined() ? ps.const_data_ptr<float>()[b] : 1.0f,
-                    ms.defined() ? ms.const_data_ptr<float>()[b] : 0.0f};
-    if (law.applies()) law.top_k = std::min(law.top_k, kMaxDraftRanks);
+    const Restriction law{ks.defined() ? ks.const_data_ptr<int64_t>()[b] : kNoTopK,
+                          ps.defined() ? ps.const_data_ptr<float>()[b] : 1.0f,
+                          ms.defined() ? ms.const_data_ptr<float>()[b] : 0.0f};
     thread_local Histogram histogram;
-    CandidateSearch(row, key, weights.const_data_ptr<float>()[b], law, &histogram)
-        .find({num_inside, num_others}, {tokens.mutable_data_ptr<int64_t>() + item * W,
-                                         logits.mutable_data_ptr<float>() + item * W,
-                                         log_q.mutable_data_ptr<float>() + item * W,
-                                         noise.mutable_data_ptr<float>() + item * W});
+    const SerialGroup group;
+    const CandidateSearch<BestColumns> search(group, row, key, weights.const_data_ptr<float>()[b]);
+    BestColumns inside(num_inside), others(num_others);
+    find_candidates(
+        search, row, group, law, &histogram, inside, others, W,
+        {tokens.mutable_data_ptr<int64_t>() + item * W, logits.mutable_data_ptr<float>() + item * W,
+         log_q.mutable_data_ptr<float>() + item * W, noise.mutable_data_ptr<float>() + item * W});
   };
   if (rows.numel() < kSerialColumns) {
     for (int64_t item = 0; item < bs * g; ++item) find(item);

@@ -73,8 +73,7 @@ struct DrawCall {
     const Restriction law{top_ks ? top_ks[b] : kNoTopK, top_ps ? top_ps[b] : 1.0f,
                           min_ps ? min_ps[b] : 0.0f};
     const Draw drawn = draw_row(row, key, law);
-    if (drawn.is_doubtful && marks_doubt) return -1;
-    return drawn.column == kNoColumn ? 0 : drawn.column;
+    return drawn_token(drawn, marks_doubt);
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parallel.h"
+#include "tensors.h"
 #include "types.h"
 
 namespace dflash2 {
@@ -83,11 +84,15 @@ void rotary_embedding(const at::Tensor& positions, const at::Tensor& q, const at
   TORCH_CHECK_VALUE(positions.scalar_type() == at::kLong && positions.is_contiguous() &&
                         cos_sin_cache.dim() == 2 && cos_sin_cache.stride(1) == 1,
                     "rotary_embedding expects int64 positions and a cache of two dimensions");
+  check_indices("rotary_embedding: position", positions, cos_sin_cache.size(0));
+  for (const at::Tensor& x : {q, k}) {
+    TORCH_CHECK_VALUE(
+        x.dim() == 3 && x.size(2) >= 2 * half && x.size(0) == positions.numel() && x.stride(2) == 1,
+        "rotary_embedding expects [", positions.numel(), ", heads, at least ", 2 * half,
+        "], the last dimension contiguous, got ", x.sizes());
+  }
   const auto rotate = [&](const at::Tensor& x) {
     const Rows heads(x, "rotary_embedding");
-    TORCH_CHECK_VALUE(x.dim() == 3 && heads.width >= 2 * half && heads.outer == positions.numel(),
-                      "rotary_embedding expects [", positions.numel(), ", heads, at least ",
-                      2 * half, "], got ", x.sizes());
     with_storage_type(x, "rotary_embedding", [&](auto x_type) {
       with_storage_type(cos_sin_cache, "rotary_embedding", [&](auto cache_type) {
         using T = decltype(x_type);
@@ -107,6 +112,9 @@ void rotary_embedding(const at::Tensor& positions, const at::Tensor& q, const at
 }
 
 at::Tensor gated_activation(const at::Tensor& x, int64_t activation) {
+  TORCH_CHECK_VALUE(x.dim() >= 1 && x.size(-1) % 2 == 0,
+                    "gated_activation expects gates and as many values behind them, got ",
+                    x.sizes());
   const int64_t width = x.size(-1) / 2;
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = width;
@@ -127,24 +135,29 @@ void store_kv(const at::Tensor& k, const at::Tensor& v, at::Tensor& k_cache, at:
               const at::Tensor& slots) {
   TORCH_CHECK_VALUE(slots.scalar_type() == at::kLong && slots.is_contiguous(),
                     "store_kv expects int64 slots");
+  if (slots.numel() == 0) return;
+  const auto check = [&](const at::Tensor& x, const at::Tensor& cache) {
+    TORCH_CHECK_VALUE(x.dim() >= 1 && cache.dim() >= 1 && cache.size(0) > 0 &&
+                          x.scalar_type() == cache.scalar_type() && cache[0].is_contiguous() &&
+                          x.size(0) == slots.numel() && x[0].numel() == cache[0].numel(),
+                      "store_kv expects ", slots.numel(), " rows like the cache's, got ", x.sizes(),
+                      " for ", cache.sizes());
+    check_indices("store_kv: slot", slots, cache.size(0));
+  };
+  check(k, k_cache);
+  check(v, v_cache);
   const int64_t* slot = slots.const_data_ptr<int64_t>();
   const auto write = [&](const at::Tensor& x, at::Tensor& cache) {
     const int64_t bytes = cache[0].numel() * cache.element_size();
-    TORCH_CHECK_VALUE(x.scalar_type() == cache.scalar_type() && cache[0].is_contiguous() &&
-                          x.size(0) == slots.numel() && x[0].numel() * x.element_size() == bytes,
-                      "store_kv expects rows like the cache's");
     const at::Tensor rows = x[0].is_contiguous() ? x : x.contiguous();
     const char* from = static_cast<const char*>(rows.const_data_ptr());
     char* to = static_cast<char*>(cache.mutable_data_ptr());
     const int64_t from_stride = rows.stride(0) * rows.element_size();
     const int64_t to_stride = cache.stride(0) * cache.element_size();
     for (int64_t i = 0; i < slots.numel(); ++i) {
-      TORCH_CHECK_INDEX(slot[i] >= 0 && slot[i] < cache.size(0), "store_kv: slot ", slot[i],
-                        " is outside of the cache of ", cache.size(0));
       std::memcpy(to + slot[i] * to_stride, from + i * from_stride, bytes);
     }
   };
-  if (slots.numel() == 0) return;
   write(k, k_cache);
   write(v, v_cache);
 }

@@ -63,6 +63,7 @@ struct WorkGroup {
   __device__ void add(uint64_t* place, uint64_t x) const {
     atomicAdd(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(x));
   }
+  __device__ uint32_t take(uint32_t* place) const { return atomicAdd(place, 1u); }
 };
 
 }  // namespace dflash2

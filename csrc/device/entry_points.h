@@ -13,8 +13,11 @@
 #include "argmax.h"
 #include "convolution.h"
 #include "draw.h"
+#include "draw_by_rank_shared.h"
 #include "kv_column.h"
 #include "lattice.h"
+#include "noisy_candidates.h"
+#include "shared_columns.h"
 #include "tree_build.h"
 #include "tree_layout.h"
 #include "tree_walk.h"
@@ -101,13 +104,21 @@ DFLASH2_KERNEL void dflash2_greedy_tokens(const float* logits, int64_t columns, 
   if (group.rank() == 0) tokens[work_item()] = peak.column;
 }
 
+DFLASH2_INLINE Restriction law_of(const int64_t* top_ks, const float* top_ps, const float* min_ps,
+                                  int64_t b) {
+  return {top_ks == nullptr ? kNoTopK : top_ks[b], top_ps == nullptr ? 1.0f : top_ps[b],
+          min_ps == nullptr ? 0.0f : min_ps[b]};
+}
+
 // One work-group a row. top_ks, top_ps and min_ps may be null.
 DFLASH2_KERNEL void dflash2_draw_tokens(const float* logits, const float* temperatures,
                                         const int64_t* seeds, const int64_t* positions,
                                         const int64_t* top_ks, const float* top_ps,
                                         const float* min_ps, int64_t nodes, int64_t columns,
+                                        int64_t noise_by_rank, int64_t marks_doubt,
                                         int64_t* tokens) {
   DFLASH2_SHARED(Histogram, histogram);
+  DFLASH2_SHARED(RankRun, run);
   const WorkGroup group;
   const int64_t r = work_item(), b = r / nodes;
   const float* logit = logits + r * columns;
@@ -116,14 +127,47 @@ DFLASH2_KERNEL void dflash2_draw_tokens(const float* logits, const float* temper
   if (temperatures[b] > 0.0f) {
     const LogitRow row = {logit, columns, temperatures[b], top.value / temperatures[b]};
     const uint32_t key = noise_key(seeds[b], positions[r]);
-    const Restriction law = {top_ks == nullptr ? kNoTopK : top_ks[b],
-                             top_ps == nullptr ? 1.0f : top_ps[b],
-                             min_ps == nullptr ? 0.0f : min_ps[b]};
-    const Draw drawn = law.applies() ? draw_restricted(group, row, key, law, false, histogram)
-                                     : draw_by_column(group, row, key, KeepAll());
-    token = drawn.column == kNoColumn ? 0 : drawn.column;
+    const Restriction law = law_of(top_ks, top_ps, min_ps, b);
+    const bool is_careful = marks_doubt != 0;
+    Draw drawn = no_draw();
+    if (!law.applies()) {
+      drawn = draw_by_column(group, row, key, KeepAll());
+    } else if (noise_by_rank != 0) {
+      drawn = RankedDraw<WorkGroup>(group, row, key, histogram, run).draw(law, is_careful);
+    } else {
+      drawn = draw_restricted(group, row, key, law, is_careful, histogram);
+    }
+    token = drawn_token(drawn, is_careful);
   }
   if (group.rank() == 0) tokens[r] = token;
+}
+
+// One work-group a position. top_ks, top_ps and min_ps may be null.
+DFLASH2_KERNEL void dflash2_noisy_candidates(const float* logits, const float* scale,
+                                             const float* weight, const int64_t* seeds,
+                                             const int64_t* draw_positions, const int64_t* top_ks,
+                                             const float* top_ps, const float* min_ps,
+                                             int64_t positions, int64_t columns, int64_t num_inside,
+                                             int64_t num_others, int64_t* tokens,
+                                             float* unary_logits, float* log_q, float* noise) {
+  DFLASH2_SHARED(Histogram, histogram);
+  DFLASH2_SHARED(ColumnBuffer, buffer);
+  DFLASH2_SHARED(BestList, best_inside);
+  DFLASH2_SHARED(BestList, best_others);
+  const WorkGroup group;
+  const int64_t item = work_item(), b = item / positions, width = num_inside + num_others;
+  const float* logit = logits + item * columns;
+  const Peak top = argmax_row(group, logit, columns);
+  const LogitRow row = {logit, columns, scale[b], top.value / scale[b]};
+  using Best = SharedBestColumns<WorkGroup>;
+  Best inside(group, num_inside, buffer, best_inside);
+  Best others(group, num_others, buffer, best_others);
+  const CandidateSearch<Best> search(group, row, noise_key(seeds[b], draw_positions[item]),
+                                     weight[b]);
+  find_candidates(search, row, group, law_of(top_ks, top_ps, min_ps, b), histogram, inside, others,
+                  width,
+                  {tokens + item * width, unary_logits + item * width, log_q + item * width,
+                   noise + item * width});
 }
 
 // One work-group a position. temperatures may be null.

@@ -74,6 +74,11 @@ struct WorkGroup {
   void add(T* place, T x) const {
     sycl::atomic_ref<T, sycl::memory_order::relaxed, sycl::memory_scope::work_group>(*place) += x;
   }
+  uint32_t take(uint32_t* place) const {
+    return sycl::atomic_ref<uint32_t, sycl::memory_order::relaxed, sycl::memory_scope::work_group>(
+               *place)
+        .fetch_add(1u);
+  }
   static sycl::group<1> group() { return sycl::ext::oneapi::this_work_item::get_work_group<1>(); }
 };
 

@@ -62,12 +62,14 @@ DFLASH2_API int dflash2_build(Program* program, const char* source, const char* 
 }
 
 // Every argument is 64 bits wide: an address where `is_pointer` says so, otherwise an integer.
-DFLASH2_API int dflash2_launch(Program* program, const char* kernel, int64_t groups,
+// `queue`: PyTorch's current sycl::queue, of the device that the program was opened with; or null.
+DFLASH2_API int dflash2_launch(Program* program, void* queue, const char* kernel, int64_t groups,
                                int64_t group_size, const int64_t* values, const char* is_pointer,
                                int count) {
   return guarded(1, [&] {
     const sycl::kernel entry = program->kernels.value().ext_oneapi_get_kernel(kernel);
-    program->queue.submit([&](sycl::handler& handler) {
+    sycl::queue& current = queue ? *static_cast<sycl::queue*>(queue) : program->queue;
+    current.submit([&](sycl::handler& handler) {
       for (int i = 0; i < count; ++i) {
         if (is_pointer[i]) {
           handler.set_arg(i, reinterpret_cast<void*>(values[i]));

@@ -17,7 +17,7 @@ from torch import Tensor
 from dflash_sglang.audit.conditions import Condition
 from dflash_sglang.audit.endpoint import Answer, Endpoint
 from dflash_sglang.tree.truncation import NO_TOP_K, Truncation
-from dflash_sglang.verify import gumbel_noise, sampled_tokens
+from dflash_sglang.verify import draw_with_noise, gumbel_noise
 
 TIE: Final = "tie within rounding"
 DEFECT: Final = "defect"
@@ -154,11 +154,10 @@ def _draw(log_probs: Tensor, ids: Tensor, draw: Draw) -> Tensor:
         torch.full((rows,), condition.top_k or NO_TOP_K),
         torch.full((rows,), 1.0 if condition.top_p is None else condition.top_p),
     )
-    return sampled_tokens(
+    return draw_with_noise(
         log_probs,
         temperatures,
         noise.expand(rows, -1, -1),
-        torch.zeros(rows, 1, dtype=torch.int64),
         truncation if condition.truncates else None,
         noise_by_rank=True,
     )

@@ -19,7 +19,9 @@ from dflash_sglang.drafter.selector import CandidateSelector
 
 INITIALIZER_RANGE = 0.02  # Qwen3's
 
-_FUSED = (Linear, RMSNorm, RotaryEmbedding, GroupedDynamicConv, StaticConv, CandidateSelector)
+# What this project's kernels compute: on every device, and on the CPU alone.
+_FUSED = (GroupedDynamicConv, StaticConv, CandidateSelector)
+_FUSED_ON_CPU = (Linear, RMSNorm, RotaryEmbedding)
 
 
 class DFlash2Drafter(nn.Module):
@@ -50,7 +52,7 @@ class DFlash2Drafter(nn.Module):
         """Make ready to serve: no gradients, and products of one input stacked once for all.
 
         The weights must not change afterwards; ``train()`` lifts that again. ``fused`` computes
-        with this project's CPU kernels, which ``kernels.library.load`` must have loaded.
+        with this project's kernels, which ``kernels.library.serve`` loads.
         """
         self.eval().requires_grad_(False)
         self._fuse(fused)
@@ -70,8 +72,9 @@ class DFlash2Drafter(nn.Module):
         return super().train(mode)
 
     def _fuse(self, fused: bool) -> None:
+        kinds = (*_FUSED, *_FUSED_ON_CPU) if self.norm.weight.is_cpu else _FUSED
         for module in self.modules():
-            if isinstance(module, _FUSED):
+            if isinstance(module, kinds):
                 module.fused = fused
 
     @property

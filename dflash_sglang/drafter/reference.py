@@ -27,7 +27,7 @@ from dflash_sglang.tree import (
     noisy_candidates,
     noisy_edges,
 )
-from dflash_sglang.verify import gumbel_noise, sampled_tokens, walk
+from dflash_sglang.verify import NoiseKeys, sampled_tokens, walk
 
 
 class Window(NamedTuple):
@@ -119,7 +119,7 @@ class _Request:
         """Draft, build the tree, verify, walk, commit: the accepted tokens and the bonus token."""
         prefix = self.cache.get_seq_length()  # the position of the anchor
         depth = self.window.max_depth
-        noise = self._noise(prefix, count=depth + 1)  # [1, depth + 1, V]
+        noise = self._noise(prefix, count=depth + 1)
         tree = self._draft(torch.tensor([anchor], device=self.device), prefix, noise)
 
         verified = self._verify(tree, prefix)
@@ -134,7 +134,7 @@ class _Request:
         self.context = self.context.append(new)
         return verdict.tokens[0, :length].tolist()
 
-    def _draft(self, anchor: Tensor, prefix: int, noise: Tensor) -> DraftTree:
+    def _draft(self, anchor: Tensor, prefix: int, noise: NoiseKeys) -> DraftTree:
         """The block through the drafter, its best candidates, and the tree of the best of those."""
         drafter, window = self.drafter, self.window
         embeddings = drafter.block_embeddings(anchor, self._embed)  # [1, B, D]
@@ -147,7 +147,7 @@ class _Request:
         selector = drafter.selector
         candidates = noisy_candidates(
             logits,
-            noise[:, : window.max_depth],
+            noise,
             self.temperatures,
             window.plain_top_k if selector is None else selector.top_k,
             window.num_others,
@@ -187,14 +187,14 @@ class _Request:
         context = self.drafter.project_features(features)
         return self.drafter.context_keys_values(context, positions)
 
-    def _draw(self, logits: Tensor, noise: Tensor, depths: Tensor) -> Tensor:
-        """logits [1, N, V], noise by depth, depths [1, N] -> the target's token a node, [1, N]."""
+    def _draw(self, logits: Tensor, noise: NoiseKeys, depths: Tensor) -> Tensor:
+        """logits [1, N, V], keys by depth, depths [1, N] -> the target's token a node, [1, N]."""
         return sampled_tokens(logits, self.temperatures, noise, depths, self.truncation)
 
-    def _noise(self, position: int, count: int) -> Tensor:
-        """Noise [1, count, V] of the tokens drawn after ``position`` and the following ones."""
+    def _noise(self, position: int, count: int) -> NoiseKeys:
+        """Keys [1, count] of the tokens drawn after ``position`` and the following ones."""
         positions = torch.arange(position, position + count, device=self.device)[None]
-        return gumbel_noise(self.seeds, positions, self.vocab_size)
+        return NoiseKeys(self.seeds, positions)
 
     def _truncation(self, sampling: Sampling) -> Truncation | None:
         if sampling.top_k is None and sampling.top_p == 1.0:

@@ -21,6 +21,7 @@ from dflash_sglang.config.schema import ARCHITECTURES
 from dflash_sglang.drafter.checkpoint import canonical_name, check_tensors
 from dflash_sglang.drafter.model import DFlash2Drafter
 from dflash_sglang.engine.vocabulary import TargetVocabulary
+from dflash_sglang.kernels import library
 
 
 class RadixCore:
@@ -90,8 +91,10 @@ class DFlash2DraftModel(nn.Module):
         check_tensors(loaded, parameters, self.config.name_or_path)
         for name, parameter in parameters.items():
             parameter.data.copy_(loaded[name])
-        # The CPU host has loaded the kernels by now; elsewhere PyTorch's operators serve.
-        self.drafter.freeze(fused=self.drafter.norm.weight.is_cpu)
+        device = self.drafter.norm.weight.device
+        mode = library.serve(device.type)
+        # On the CPU the references too are batch-invariant, as the rest of the host is.
+        self.drafter.freeze(fused=mode == "compiled" or device.type == "cpu")
 
 
 class Installed(NamedTuple):

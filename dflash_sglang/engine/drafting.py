@@ -107,7 +107,7 @@ class BlockDrafter:
             return Choices(build_lattice(scores, candidates, temperatures, weight), None)
         ours = noisy_candidates(
             block.unary_logits,
-            noise.values[:, : block.hidden.shape[1]],
+            noise.keys,
             noise.temperatures,
             num_inside=self._options.candidates,
             num_others=self._options.candidates,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from dflash_sglang.tree.truncation import Truncation
-from dflash_sglang.verify.noise import gumbel_noise
+from dflash_sglang.verify.noise import NoiseKeys
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StepNoise(NamedTuple):
     """What the sampled requests of a batch are drawn with in one step."""
 
-    values: torch.Tensor  # [bs, depth + 1, V] float64, by depth behind the anchor
+    keys: NoiseKeys  # positions [bs, depth + 1], by depth behind the anchor
     temperatures: torch.Tensor  # [bs] float32, 0 for greedy
     truncation: Truncation | None  # top-k and top-p; None where no request truncates
     by_rank: bool  # truncated laws are drawn as SGLang's seeded sampler draws them
@@ -52,11 +52,10 @@ def step_noise(
     if seeds is None:
         seeds = _own_seeds(batch, server_seed)
     positions = prefix_lens[:, None] + torch.arange(depth + 1, device=prefix_lens.device)
-    values = gumbel_noise(seeds.to(torch.int64), positions, info.vocab_size)
     # SGLang writes a greedy request as temperature 1 and top-k 1.
     greedy = info.top_ks == 1
     return StepNoise(
-        values=values,
+        keys=NoiseKeys(seeds.to(torch.int64), positions),
         temperatures=info.temperatures.view(-1).masked_fill(greedy, 0.0),
         truncation=truncation_of(info),
         by_rank=info.sampling_seed is not None,

@@ -148,7 +148,7 @@ class TreeVerifier:
             return sampled_tokens(
                 by_node,
                 noise.temperatures,
-                noise.values,
+                noise.keys,
                 tree.depths,
                 noise.truncation,
                 noise_by_rank=noise.by_rank,

@@ -45,7 +45,7 @@ class CPUAttentionBackend(AttentionBackend):
                 "Attention backend dflash2_cpu has no latent attention (MLA): expected a model "
                 f"whose heads have keys and values, got {model_runner.model_config.model_path}."
             )
-        library.load()
+        library.serve("cpu")
         # Models look the pools up on the backend, under these names.
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.req_to_token_pool = model_runner.req_to_token_pool

@@ -7,7 +7,6 @@ and only in processes that run the CPU engine.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,9 +15,6 @@ import torch
 
 from dflash_sglang.host import layers, native
 from dflash_sglang.kernels import library
-from dflash_sglang.kernels.build import KernelBuildError
-
-logger = logging.getLogger(__name__)
 
 ATTENTION_BACKEND = native.ATTENTION_BACKEND
 
@@ -52,11 +48,7 @@ def register() -> None:
 
 
 def _kernels_compiled() -> bool:
-    try:
-        return library.load() == "compiled"
-    except KernelBuildError as error:
-        logger.error("SGLang runs on its own CPU operations only. %s", error)
-        return False
+    return library.serve("cpu") == "compiled"
 
 
 def _create_attention_backend(runner: Any) -> Any:

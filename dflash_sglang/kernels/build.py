@@ -41,7 +41,11 @@ _COMMON_FLAGS = (
 )
 
 
-class KernelBuildError(RuntimeError):
+class KernelError(RuntimeError):
+    """A backend cannot be used: its kernels do not compile, or its runtime refuses something."""
+
+
+class KernelBuildError(KernelError):
     """The compiler is missing or refused the sources; names the command and the log."""
 
 

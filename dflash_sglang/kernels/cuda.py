@@ -24,8 +24,8 @@ ARCHITECTURES = (80, 86, 89, 90, 100, 120)
 _FLAGS = ("-std=c++17", "-O3", "--fmad=true", "-Werror", "all-warnings")
 
 
-class CudaError(RuntimeError):
-    """The driver refused a call; names it and the code."""
+class CudaError(build.KernelError):
+    """The driver is missing or refused a call; names it and the code."""
 
 
 class CudaDevice:
@@ -38,7 +38,10 @@ class CudaDevice:
     sub_group = 32
 
     def __init__(self, module: Path) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        try:
+            self._driver = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise CudaError(f"The CUDA kernels need NVIDIA's driver: {error}") from error
         torch.cuda.current_stream()  # makes PyTorch's context current
         self._module = ctypes.c_void_p()
         image = module.read_bytes()

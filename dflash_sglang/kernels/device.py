@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 MAX_NODES = 256  # of a tree: they stand in memory that a work-group shares
+MAX_CANDIDATES = 64  # of a position, of either kind: likewise
 _WORK_GROUP = 256
 _MOVE_SPLITS = 32  # work-groups that share the bytes of one KV buffer's slots
 
@@ -141,15 +142,12 @@ def draw_tokens(
     noise_by_rank: bool,
     marks_doubt: bool,
 ) -> Tensor:
-    if noise_by_rank and top_ks is not None:
-        raise Unsupported("device kernels draw with noise by token only")
     bs, nodes, columns = logits.shape
     _expect("logits", logits, (bs, nodes, columns), torch.float32)
     _expect("temperatures", temperatures, (bs,), torch.float32)
     _expect("seeds", seeds, (bs,), torch.int64)
     _expect("positions", positions, (bs, nodes), torch.int64)
     tokens = logits.new_empty(bs, nodes, dtype=torch.int64)
-    laws = (None if law is None else law.contiguous() for law in (top_ks, top_ps, min_ps))
     device.launch(
         "dflash2_draw_tokens",
         bs * nodes,
@@ -158,12 +156,61 @@ def draw_tokens(
         temperatures.contiguous(),
         seeds.contiguous(),
         positions.contiguous(),
-        *laws,
+        *_laws(bs, top_ks, top_ps, min_ps),
         nodes,
         columns,
+        int(noise_by_rank),
+        int(marks_doubt),
         tokens,
     )
     return tokens
+
+
+def noisy_candidates(
+    device: Device,
+    unary_logits: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    top_ks: Tensor | None,
+    top_ps: Tensor | None,
+    min_ps: Tensor | None,
+    num_inside: int,
+    num_others: int,
+) -> tuple[Tensor, ...]:
+    bs, g, columns = unary_logits.shape
+    if num_inside < 1 or num_others < 0 or num_inside + num_others > columns:
+        raise ValueError(
+            "noisy_candidates expects num_inside >= 1 and num_others >= 0 that fit into "
+            f"{columns} columns, got {num_inside} and {num_others}"
+        )
+    if max(num_inside, num_others) > MAX_CANDIDATES:
+        raise Unsupported(
+            f"device kernels find {MAX_CANDIDATES} candidates of a kind, "
+            f"got {max(num_inside, num_others)}"
+        )
+    _expect("unary_logits", unary_logits, (bs, g, columns), torch.float32)
+    for name, numbers in (("scale", scale), ("weight", weight)):
+        _expect(name, numbers, (bs,), torch.float32)
+    _expect("seeds", seeds, (bs,), torch.int64)
+    _expect("positions", positions, (bs, g), torch.int64)
+    width = num_inside + num_others
+    tokens = unary_logits.new_empty(bs, g, width, dtype=torch.int64)
+    outputs = (tokens, *(unary_logits.new_empty(bs, g, width) for _ in range(3)))
+    device.launch(
+        "dflash2_noisy_candidates",
+        bs * g,
+        _WORK_GROUP,
+        *(part.contiguous() for part in (unary_logits, scale, weight, seeds, positions)),
+        *_laws(bs, top_ks, top_ps, min_ps),
+        g,
+        columns,
+        num_inside,
+        num_others,
+        *outputs,
+    )
+    return outputs
 
 
 def pair_scores(
@@ -259,11 +306,23 @@ OPERATORS: dict[str, Callable] = {
         draw_tokens,
         greedy_tokens,
         move_kv,
+        noisy_candidates,
         pair_scores,
         tree_layout,
         walk_tree,
     )
 }
+
+
+def _laws(
+    bs: int, top_ks: Tensor | None, top_ps: Tensor | None, min_ps: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """What restricts a draw, checked and contiguous."""
+    laws = {"top_ks": top_ks, "top_ps": top_ps, "min_ps": min_ps}
+    for name, law in laws.items():
+        if law is not None:
+            _expect(name, law, (bs,), torch.int64 if name == "top_ks" else torch.float32)
+    return tuple(None if law is None else law.contiguous() for law in laws.values())
 
 
 def _suffix(tensor: Tensor) -> str:

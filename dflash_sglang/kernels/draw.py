@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from dflash_sglang.kernels import library
 from dflash_sglang.kernels.noise import gumbel_noise
 from dflash_sglang.kernels.truncation import Truncation
+
+# Doubtful rows of one call that are drawn again on an accelerator, whether there are any or not.
+DEVICE_REDRAWS = 4
+
+
+class DrawCall(NamedTuple):
+    """The arguments of one :func:`draw_tokens`."""
+
+    logits: Tensor
+    temperatures: Tensor
+    seeds: Tensor
+    positions: Tensor
+    limits: tuple[Tensor | None, ...]  # top_ks, top_ps, min_ps
+    noise_by_rank: bool
 
 
 def greedy_tokens(logits: Tensor) -> Tensor:
@@ -34,8 +50,10 @@ def draw_tokens(
     """One seeded draw after every node: argmax of log p + Gumbel noise over what truncation leaves.
 
     Equal to :func:`draw_with_noise` with the noise of seed and position, without that noise ever
-    being in memory. The compiled kernel marks the rare rows (about one in 10^4) where rounding
+    being in memory. The compiled kernels mark the rare rows (about one in 10^4) where rounding
     decides, and those are drawn again by the reference: the tokens are the same number for number.
+    On accelerators that is done where tokens are compared with SGLang's (``noise_by_rank``), for
+    at most ``DEVICE_REDRAWS`` rows a call.
 
     Args:
         logits: ``[bs, N, V]`` float32, adjusted (penalties, bias, grammar).
@@ -52,12 +70,14 @@ def draw_tokens(
         ValueError: shapes or dtypes do not fit together (compiled kernels).
     """
     limits = (None, None, None) if truncation is None else truncation
+    marks_doubt = logits.is_cpu or noise_by_rank
     tokens = torch.ops.dflash2.draw_tokens(
-        logits, temperatures, seeds, positions, *limits, noise_by_rank, logits.is_cpu
+        logits, temperatures, seeds, positions, *limits, noise_by_rank, marks_doubt
     )
-    if logits.is_cpu:
-        _draw_doubtful_again(tokens, logits, temperatures, seeds, positions, limits, noise_by_rank)
-    return tokens
+    if not marks_doubt:
+        return tokens
+    call = DrawCall(logits, temperatures, seeds, positions, limits, noise_by_rank)
+    return _settle(tokens, call, None if logits.is_cpu else DEVICE_REDRAWS)
 
 
 def draw_with_noise(
@@ -94,31 +114,39 @@ def _truncated_draw(
     return ranked.indices.gather(-1, rank).squeeze(-1)
 
 
-def _draw_doubtful_again(
-    tokens: Tensor,
-    logits: Tensor,
-    temperatures: Tensor,
-    seeds: Tensor,
-    positions: Tensor,
-    limits: tuple[Tensor | None, ...],
-    noise_by_rank: bool,
-) -> None:
-    """Replace -1 by the reference's draw, in place."""
-    rows, nodes = (tokens < 0).nonzero(as_tuple=True)  # [n] each
+def _settle(tokens: Tensor, call: DrawCall, count: int | None) -> Tensor:
+    """Exchange doubtful tokens (t is marked as -1 - t) for the reference's, [bs, N] both.
+
+    With a count so many rows are drawn again, the doubtful ones first: were their number a matter
+    of values, the host would have to wait for an accelerator.
+    """
+    doubtful = (tokens < 0).flatten()  # [bs * N]
+    if count is None:
+        rows = doubtful.nonzero().squeeze(1)
+    else:
+        rows = doubtful.float().topk(min(count, doubtful.numel())).indices
     if rows.numel() == 0:
-        return
-    top_ks, top_ps, min_ps = (None if limit is None else limit[rows] for limit in limits)
+        return tokens
+    settled = torch.where(tokens < 0, -1 - tokens, tokens).flatten()
+    settled[rows] = torch.where(doubtful[rows], _draw_again(call, rows), settled[rows])
+    return settled.view_as(tokens)
+
+
+def _draw_again(call: DrawCall, flat: Tensor) -> Tensor:
+    """The reference's draws of some rows, one request a row: flat rows [n] -> tokens [n]."""
+    requests = flat // call.positions.shape[1]
+    top_ks, top_ps, min_ps = (None if limit is None else limit[requests] for limit in call.limits)
     drawn = _draw_reference(
-        logits[rows, nodes].unsqueeze(1),
-        temperatures[rows],
-        seeds[rows],
-        positions[rows, nodes].unsqueeze(1),
+        call.logits.flatten(0, 1)[flat].unsqueeze(1),
+        call.temperatures[requests],
+        call.seeds[requests],
+        call.positions.flatten()[flat].unsqueeze(1),
         top_ks,
         top_ps,
         min_ps,
-        noise_by_rank,
+        call.noise_by_rank,
     )
-    tokens[rows, nodes] = drawn.squeeze(1)
+    return drawn.squeeze(1)
 
 
 def _draw_reference(

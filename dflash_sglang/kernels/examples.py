@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dflash_sglang.kernels import draw, kv, lattice, tree, walk  # noqa: F401  (declare operators)
+from dflash_sglang.kernels import tree, walk
 from dflash_sglang.kernels.truncation import NO_TOP_K
 
 Call = tuple[Tensor | int | bool | None, ...]
@@ -77,9 +77,12 @@ def _vocabulary_calls(sizes: Sizes, generator: torch.Generator) -> dict[str, Cal
     top_ps = torch.full((bs,), 0.95)
     top_ps[-1], top_ks[-1] = 1.0, NO_TOP_K
     laws = (top_ks, top_ps, torch.zeros(bs))
+    temperature_and_weight = (temperatures, torch.full((bs,), 2.0))
+    noise = (torch.arange(bs), positions)
     return {
         "greedy_tokens": (logits,),
-        "draw_tokens": (logits, temperatures, torch.arange(bs), positions, *laws, False, False),
+        "noisy_candidates": (logits, *temperature_and_weight, *noise, *laws, 16, 16),
+        "draw_tokens": (logits, temperatures, *noise, *laws, False, False),
     }
 
 

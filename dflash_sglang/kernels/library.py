@@ -28,6 +28,8 @@ _OPERATOR_MODULES = (
     "walk",
 )
 
+_DEVICES = ("cuda", "xpu")
+
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
@@ -67,6 +69,7 @@ def operator(name: str) -> Callable:
 
 def reference(name: str) -> Callable:
     """The PyTorch reference of an operator."""
+    _declare()
     return _operators[name].reference
 
 
@@ -89,21 +92,49 @@ def load() -> str:
 
 
 @cache
-def load_device(kind: str) -> None:
+def serve(device: str) -> str:
+    """What an engine calls once a process: the best that this machine has for its device.
+
+    A backend that cannot be used leaves the references, and the log says which and why.
+
+    Args:
+        device: where the engine computes: ``"cpu"``, ``"cuda"``, ``"xpu"``.
+
+    Returns:
+        ``"compiled"`` or ``"reference"``, as :func:`load`.
+    """
+    try:
+        mode = load() if device == "cpu" else load_device(device)
+    except build.KernelError as error:
+        logger.error("dflash2 computes with PyTorch's references on %s. %s", device, error)
+        return "reference"
+    logger.info("dflash2 kernels on %s: %s", device, mode)
+    return mode
+
+
+@cache
+def load_device(kind: str) -> str:
     """Give the operators of a decode step their kernels on an accelerator, once a process.
 
     Args:
         kind: ``"cuda"`` or ``"xpu"``.
 
+    Returns:
+        ``"compiled"`` or ``"reference"``, as :func:`load`.
+
     Raises:
-        KernelBuildError: the kernels could not be compiled. The references go on serving.
+        KernelError: there are no kernels for this kind, they could not be compiled, or the device
+            cannot be opened. The references go on serving.
     """
-    if build.kernel_mode() == "reference":
-        return
     _declare()
-    opened = import_module(f"{__package__}.{kind}").current_device()
-    for name, function in import_module(f"{__package__}.device").OPERATORS.items():
-        _library.impl(name, _with_fallback(partial(function, opened), name), kind.upper())
+    mode = build.kernel_mode()
+    if mode == "compiled":
+        if kind not in _DEVICES:
+            raise build.KernelError(f"Kernels exist for {', '.join(_DEVICES)}, not for {kind}.")
+        opened = import_module(f"{__package__}.{kind}").current_device()
+        for name, function in import_module(f"{__package__}.device").OPERATORS.items():
+            _library.impl(name, _with_fallback(partial(function, opened), name), kind.upper())
+    return mode
 
 
 def _with_fallback(kernel: Callable, name: str) -> Callable:

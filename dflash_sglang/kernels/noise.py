@@ -5,10 +5,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 UINT32_MAX = 0xFFFFFFFF
+
+
+class NoiseKeys(NamedTuple):
+    """What the noise of some draws is a function of; it is computed where it is used, never kept.
+
+    Column t of the positions belongs to the draws at depth t behind a request's anchor.
+    """
+
+    seeds: Tensor  # [bs] int64, one a request; all 64 bits count
+    positions: Tensor  # [bs, P] int64, absolute position of the token after which is drawn
+
+    def values(self, num_columns: int) -> Tensor:
+        """The noise itself, ``[bs, P, num_columns]`` float64: see :func:`gumbel_noise`."""
+        return gumbel_noise(self.seeds, self.positions, num_columns)
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, num_columns: int) -> Tensor:

@@ -135,7 +135,7 @@ def _sycl_on_cpu() -> Backend:
 def _opened(name: str, open_device: Callable[[], device.Device]) -> Backend:
     try:
         opened = open_device()
-    except (build.KernelBuildError, cuda.CudaError, xpu.SyclError, OSError) as error:
+    except (build.KernelError, OSError) as error:
         return _missing(name, str(error))
     place = name if name in ("cuda", "xpu") else "cpu"
     return Backend(

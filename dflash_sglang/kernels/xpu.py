@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -36,22 +37,24 @@ class _Address(int):
     """A number that is the address of an argument."""
 
 
-class SyclError(RuntimeError):
+class SyclError(build.KernelError):
     """The SYCL runtime refused something; carries its message."""
 
 
 class SyclDevice:
-    """Kernels on one SYCL queue.
+    """Kernels on the queue that PyTorch's current stream is.
 
     Args:
-        queue: address of a ``sycl::queue``, or None for the first CPU device.
+        current_queue: tells the address of the ``sycl::queue`` to launch on; asked at every launch.
+            None launches on a queue of the first CPU device.
         sub_group: 16 or 32 threads.
     """
 
-    def __init__(self, queue: int | None, sub_group: int = 32) -> None:
+    def __init__(self, current_queue: Callable[[], int] | None, sub_group: int = 32) -> None:
         self.sub_group = sub_group
+        self._current_queue = current_queue or (lambda: None)
         self._runner = _load_runner(str(sycl_root()))
-        self._program = ctypes.c_void_p(self._runner.dflash2_open(queue))
+        self._program = ctypes.c_void_p(self._runner.dflash2_open(self._current_queue()))
         if not self._program:
             raise SyclError(self._message())
         self._compile()
@@ -65,7 +68,14 @@ class SyclDevice:
         pointers = bytes(_is_pointer(argument) for argument in arguments)
         self._check(
             self._runner.dflash2_launch(
-                self._program, kernel.encode(), groups, group_size, values, pointers, count
+                self._program,
+                self._current_queue(),
+                kernel.encode(),
+                groups,
+                group_size,
+                values,
+                pointers,
+                count,
             )
         )
 
@@ -138,8 +148,8 @@ class StagedSyclDevice(SyclDevice):
 
 @cache
 def current_device() -> SyclDevice:
-    """The kernels on PyTorch's current XPU queue."""
-    return SyclDevice(torch.xpu.current_stream().sycl_queue)
+    """The kernels on PyTorch's XPU device."""
+    return SyclDevice(lambda: torch.xpu.current_stream().sycl_queue)
 
 
 def sycl_root() -> Path:
@@ -179,6 +189,7 @@ def _load_runner(root: str) -> ctypes.CDLL:
     runner.dflash2_allocate.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     runner.dflash2_open.argtypes = [ctypes.c_void_p]
     runner.dflash2_launch.argtypes = [
+        ctypes.c_void_p,
         ctypes.c_void_p,
         ctypes.c_char_p,
         ctypes.c_int64,

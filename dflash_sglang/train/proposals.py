@@ -17,7 +17,7 @@ from dflash_sglang.tree import (
     noisy_candidates,
     noisy_edges,
 )
-from dflash_sglang.verify import Verdict, greedy_tokens, gumbel_noise, sampled_tokens, walk
+from dflash_sglang.verify import NoiseKeys, Verdict, greedy_tokens, sampled_tokens, walk
 from dflash_sglang.verify.rejection import rejection_walk
 
 from .objective import BlockStates, DraftObjective
@@ -107,7 +107,7 @@ class SharedNoise:
         logits = objective.full_logits(states.hidden)  # [n, g, V]
         candidates = noisy_candidates(
             logits,
-            self._noise(rows, places, logits.shape[1], logits.shape[2]),
+            self._noise(rows, places, logits.shape[1]),
             self._temperatures(rows),
             CANDIDATES if selector is None else selector.top_k,
             self.num_others,
@@ -124,7 +124,7 @@ class SharedNoise:
 
     def judge(self, proposal, logits, rows, places) -> Verdict:
         depth = _depth(proposal.tree)
-        noise = self._noise(rows, places, depth + 1, logits.shape[-1])
+        noise = self._noise(rows, places, depth + 1)
         drawn = sampled_tokens(logits, self._temperatures(rows), noise, proposal.tree.depths)
         verdict = walk(proposal.tree, drawn, depth)
         if proposal.edges is not None:
@@ -137,9 +137,9 @@ class SharedNoise:
     def _temperatures(self, rows: Tensor) -> Tensor:
         return torch.full((len(rows),), self.temperature, device=rows.device)
 
-    def _noise(self, rows: Tensor, places: Tensor, count: int, vocab: int) -> Tensor:
+    def _noise(self, rows: Tensor, places: Tensor, count: int) -> NoiseKeys:
         positions = places[:, None] + torch.arange(count, device=places.device)
-        return gumbel_noise(self.seeds[rows], positions, vocab)
+        return NoiseKeys(self.seeds[rows], positions)
 
 
 class RejectionChain:

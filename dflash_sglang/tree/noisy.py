@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dflash_sglang.kernels import candidates as kernels
+from dflash_sglang.kernels.noise import NoiseKeys
 from dflash_sglang.tree.lattice import Lattice, LatticeError, draft_temperatures, with_entropy
 from dflash_sglang.tree.truncation import Truncation, truncate_draft
 
@@ -58,7 +59,7 @@ class NoisyCandidates(NamedTuple):
 
 def noisy_candidates(
     unary_logits: Tensor,
-    noise: Tensor,
+    noise: NoiseKeys,
     temperatures: Tensor,
     num_inside: int,
     num_others: int,
@@ -70,8 +71,8 @@ def noisy_candidates(
 
     Args:
         unary_logits: ``[bs, g, V]`` float, the drafter's logits.
-        noise: ``[bs, g, V]`` the target's noise for the same draws: position t of the lattice is
-            drawn at absolute position anchor + t.
+        noise: keys of the target's noise for the same draws, at least g positions: position t of
+            the lattice is drawn at absolute position anchor + t.
         temperatures: ``[bs]`` float, 0 for greedy, also where SGLang says top-k 1 instead.
         num_inside: K >= 1, the width the selector was trained with.
         num_others: M >= 0, candidates from outside the top K.
@@ -83,11 +84,12 @@ def noisy_candidates(
     Raises:
         LatticeError: shapes do not fit, K + M exceeds the vocabulary, or the doubt is not positive.
     """
-    if noise.shape != unary_logits.shape:
+    bs, g, V = unary_logits.shape
+    if noise.seeds.shape[0] != bs or noise.positions.shape[1] < g:
         raise LatticeError(
-            f"noise must be {list(unary_logits.shape)} as the unary logits, got {list(noise.shape)}"
+            f"noise must have {bs} seeds and {g} positions to fit the unary logits, "
+            f"got {noise.seeds.shape[0]} and {noise.positions.shape[1]}"
         )
-    V = unary_logits.shape[-1]
     if num_inside < 1 or num_others < 0 or num_inside + num_others > V:
         raise LatticeError(
             f"num_inside >= 1 and num_others >= 0 must fit into a vocabulary of {V} together, "
@@ -95,11 +97,12 @@ def noisy_candidates(
         )
     scale = draft_temperatures(temperatures)
     doubts = _doubts(doubt, scale)
-    columns = kernels.candidates_with_noise(
+    columns = kernels.noisy_candidates(
         unary_logits.float(),
-        noise.float(),
         scale,
         _weight(doubts),
+        noise.seeds,
+        noise.positions[:, :g],
         truncation,
         num_inside,
         num_others,

@@ -7,6 +7,6 @@ wins there too. Bit for bit the noise of SGLang's seeded sampler (0.5.23,
 speculation. Theory: Gumbel coupling without communication (arXiv 2408.07978).
 """
 
-from dflash_sglang.kernels.noise import gumbel_noise, hash_columns
+from dflash_sglang.kernels.noise import NoiseKeys, gumbel_noise, hash_columns
 
-__all__ = ["gumbel_noise", "hash_columns"]
+__all__ = ["NoiseKeys", "gumbel_noise", "hash_columns"]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from dflash_sglang.kernels.draw import draw_with_noise, greedy_tokens
+from dflash_sglang.kernels.draw import draw_tokens, draw_with_noise, greedy_tokens
+from dflash_sglang.kernels.noise import NoiseKeys
 from dflash_sglang.kernels.truncation import Truncation
 
-__all__ = ["greedy_tokens", "sampled_tokens"]
+__all__ = ["draw_with_noise", "greedy_tokens", "sampled_tokens"]
 
 
 def sampled_tokens(
     logits: Tensor,
     temperatures: Tensor,
-    noise: Tensor,
+    noise: NoiseKeys,
     depths: Tensor,
     truncation: Truncation | None = None,
     *,
@@ -43,8 +43,8 @@ def sampled_tokens(
     Args:
         logits: ``[bs, N, V]`` adjusted logits (penalties, bias, grammar), float32.
         temperatures: ``[bs]`` float32, 0 for greedy.
-        noise: ``[bs, P, V]`` float64 Gumbel noise by depth (``gumbel_noise`` at the anchor's
-            position + 0, 1, ...), P greater than the deepest node.
+        noise: keys of the requests' noise, positions ``[bs, P]`` by depth (the anchor's position
+            + 0, 1, ...), P greater than the deepest node.
         depths: ``[bs, N]`` int64 depths of the nodes.
         truncation: top-k and top-p of every request.
         noise_by_rank: the way in which truncated laws are drawn from.
@@ -52,7 +52,7 @@ def sampled_tokens(
     Returns:
         ``[bs, N]`` int64 tokens.
     """
-    rows = torch.arange(logits.shape[0], device=logits.device).unsqueeze(1)  # [bs, 1]
-    return draw_with_noise(
-        logits, temperatures, noise[rows, depths], truncation, noise_by_rank=noise_by_rank
+    positions = noise.positions.gather(1, depths)  # [bs, N]
+    return draw_tokens(
+        logits, temperatures, noise.seeds, positions, truncation, noise_by_rank=noise_by_rank
     )

@@ -1,8 +1,10 @@
 """Building the kernels: flags by machine, private cache, clear failures."""
 
+import logging
+
 import pytest
 
-from dflash_sglang.kernels import build
+from dflash_sglang.kernels import build, cuda, library
 
 
 @pytest.fixture
@@ -88,3 +90,41 @@ def test_further_flags_make_another_library(cache, sources, monkeypatch):
     plain = build.build_library()
     monkeypatch.setenv(build.FLAGS_VARIABLE, "-DNOTHING -O1")
     assert build.build_library() != plain
+
+
+@pytest.fixture
+def fresh_service():
+    """What serves is decided once a process; a test decides for itself."""
+    library.serve.cache_clear()
+    library.load_device.cache_clear()
+    yield
+    library.serve.cache_clear()
+    library.load_device.cache_clear()
+
+
+def test_a_device_whose_kernels_do_not_build_is_served_by_the_references(
+    fresh_service, monkeypatch, caplog
+):
+    def refuse():
+        raise build.KernelBuildError("The CUDA kernels need nvcc, which was not found.")
+
+    monkeypatch.setenv(build.MODE_VARIABLE, "compiled")
+    monkeypatch.setattr(cuda, "current_device", refuse)
+    assert [library.serve("cuda") for _ in range(2)] == ["reference"] * 2
+    told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert told == [
+        "dflash2 computes with PyTorch's references on cuda. "
+        "The CUDA kernels need nvcc, which was not found."
+    ]
+
+
+def test_a_device_without_kernels_is_served_by_the_references(fresh_service, monkeypatch, caplog):
+    monkeypatch.setenv(build.MODE_VARIABLE, "compiled")
+    assert library.serve("npu") == "reference"
+    assert "Kernels exist for cuda, xpu, not for npu." in caplog.text
+
+
+def test_forced_references_open_no_device(fresh_service, monkeypatch):
+    monkeypatch.setenv(build.MODE_VARIABLE, "reference")
+    monkeypatch.setattr(cuda, "current_device", lambda: pytest.fail("opened"))
+    assert library.serve("cuda") == "reference"

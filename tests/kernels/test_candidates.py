@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from test_draw import truncations
 
@@ -15,7 +16,7 @@ from dflash_sglang.kernels.truncation import truncate_draft
 library.load()
 
 
-@settings(deadline=None, max_examples=60)
+@cases(60)
 @given(
     st.integers(1, 3),
     st.integers(1, 5),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.config import ConvConfig
@@ -18,7 +19,7 @@ library.load()
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
-@settings(deadline=None, max_examples=80)
+@cases(80)
 @given(
     st.integers(1, 9),
     st.integers(1, 16),

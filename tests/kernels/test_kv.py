@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.kernels import kv, library
@@ -17,7 +18,7 @@ def _pointers(buffers: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     return addresses, torch.tensor([b.stride(0) * b.element_size() for b in buffers])
 
 
-@settings(deadline=None)
+@cases(100)
 @given(st.data())
 def test_move_kv_equals_reference(data):
     targets = data.draw(st.lists(st.integers(0, SLOTS - 1), unique=True, max_size=SLOTS))

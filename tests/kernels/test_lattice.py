@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.kernels import lattice, library
@@ -29,7 +30,7 @@ def arguments(
     )
 
 
-@settings(deadline=None, max_examples=60)
+@cases(60)
 @given(
     st.sampled_from([1, 2, 5, 64]),
     st.integers(1, 15),

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.kernels import library
@@ -22,7 +23,7 @@ def _operands(seed: int, rows: int, columns: int, depth: int, dtype: torch.dtype
     return x, weight, torch.randn(columns, generator=generator).to(dtype)
 
 
-@settings(deadline=None, max_examples=80)
+@cases(80)
 @given(
     st.integers(0, 99),
     st.integers(1, 150),

@@ -3,13 +3,16 @@
 import pytest
 import torch
 from attention_cases import Problem, Shape, block_mask, random_problem, run, run_reference
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.kernels import library
 from dflash_sglang.kernels.attention import AttentionPlan, MaskMode
 
-library.load()
+needs_kernels = pytest.mark.skipif(
+    library.load() != "compiled", reason="the references trust their caller"
+)
 
 # One rounding of the result: half a unit in the last place of the storage type.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -43,7 +46,7 @@ def _options(draw, heads: int) -> dict:
     }
 
 
-@settings(deadline=None, max_examples=60)
+@cases(60)
 @given(st.data(), st.sampled_from(list(MaskMode)))
 def test_kernel_equals_reference(data, mode):
     problem = data.draw(_problems(tree=mode is MaskMode.TREE))
@@ -176,3 +179,41 @@ def test_tensors_that_do_not_fit_are_refused(change, message):
 def test_tree_mode_without_a_mask_is_refused():
     with pytest.raises(ValueError, match=r"expects plan\.block_mask"):
         run(random_problem(9, QWEN, [2], [3], torch.float32), MaskMode.TREE, scale=0.1)
+
+
+def _changed(problem: Problem, **changes) -> Problem:
+    return problem._replace(plan=problem.plan._replace(**changes))
+
+
+@needs_kernels
+def test_a_plan_that_points_outside_of_its_tensors_is_refused():
+    problem = random_problem(0, QWEN, [3, 2], [10, 20], torch.float32, tree=True)
+    plan, mask = problem.plan, problem.plan.block_mask
+    far = plan.slot_table.clone()
+    far[plan.table_rows[1], 4] = problem.k_cache.shape[0]
+    outside = [
+        ({"slot_table": far}, IndexError, "of request 1 is outside of the cache"),
+        ({"table_rows": plan.table_rows + 4}, IndexError, "outside of the slot table"),
+        ({"kv_lens": plan.kv_lens + 9}, ValueError, "and 22 keys for request"),
+        ({"kv_lens": plan.kv_lens * 0}, ValueError, "keys for request 0, got 0"),
+        ({"q_starts": plan.q_starts * 2}, ValueError, "grow up to 5 tokens"),
+        ({"q_starts": plan.q_starts[:2]}, ValueError, r"int64 q_starts \[3\]"),
+        ({"kv_lens": plan.kv_lens.int()}, ValueError, "int64 kv_lens"),
+        (
+            {"block_mask": mask._replace(offsets=mask.offsets + 1)},
+            IndexError,
+            "the mask of request 1 is outside of the 13 given",
+        ),
+    ]
+    for changes, error, sentence in outside:
+        with pytest.raises(error, match=sentence):
+            run(_changed(problem, **changes), MaskMode.TREE, scale=0.1)
+
+
+def test_slots_that_left_the_window_are_not_looked_at():
+    problem = random_problem(1, QWEN, [2], [50], torch.float32)
+    stale = problem.plan.slot_table.clone()
+    stale[problem.plan.table_rows[0], :30] = 10**6
+    options = {"scale": 0.1, "window": 15}
+    actual = run(_changed(problem, slot_table=stale), MaskMode.CAUSAL, **options)
+    assert torch.equal(actual, run(problem, MaskMode.CAUSAL, **options))

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sglang.kernels import library, rows
 
-library.load()
+needs_kernels = pytest.mark.skipif(
+    library.load() != "compiled", reason="the references trust their caller"
+)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # One rounding of difference in the storage type, for values of order one.
@@ -24,7 +27,7 @@ def _close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@settings(deadline=None, max_examples=60)
+@cases(60)
 @given(
     st.integers(1, 9), widths, st.sampled_from(DTYPES), st.booleans(), st.booleans(), st.booleans()
 )
@@ -52,7 +55,7 @@ def test_a_norm_row_has_the_same_bits_in_every_batch(dtype):
     assert torch.equal(rows.rms_norm(x[77:78], weight, 1e-6), rows.rms_norm(x, weight, 1e-6)[77:78])
 
 
-@settings(deadline=None, max_examples=60)
+@cases(60)
 @given(
     st.integers(1, 9),
     st.sampled_from([(64, 64), (128, 64), (80, 32), (24, 24), (256, 256)]),
@@ -79,7 +82,7 @@ def test_rotary_embedding_equals_reference(tokens, sizes, dtype, cache_dtype, ne
     _close(wide, expected_wide)
 
 
-@settings(deadline=None, max_examples=40)
+@cases(40)
 @given(st.integers(1, 9), widths, st.sampled_from(DTYPES), st.sampled_from(list(rows.Activation)))
 def test_gated_activation_equals_reference(tokens, width, dtype, activation):
     x = 4 * _normal(9, tokens, 2 * width, dtype=dtype)
@@ -105,10 +108,31 @@ def test_keys_and_values_land_in_their_slots_and_nowhere_else(dtype):
     assert torch.equal(k_cache, expected_k) and torch.equal(v_cache, expected_v)
 
 
-def test_a_slot_outside_of_the_cache_is_refused():
-    k, cache = torch.zeros(1, 2, 4), torch.zeros(5, 2, 4)
-    with pytest.raises(IndexError, match="slot 5 is outside of the cache of 5"):
-        rows.store_kv(k, k, cache, cache, torch.tensor([5]))
+@needs_kernels
+def test_a_slot_outside_of_the_cache_is_refused_before_anything_is_written():
+    k, cache = torch.ones(2, 2, 4), torch.zeros(5, 2, 4)
+    for slot in (5, -1):
+        with pytest.raises(IndexError, match=f"slot {slot} is outside of the cache of 5"):
+            rows.store_kv(k, k, cache, cache, torch.tensor([0, slot]))
+    with pytest.raises(ValueError, match="expects 2 rows like the cache's"):
+        rows.store_kv(k, k[:, :1], cache, cache, torch.tensor([0, 1]))
+    assert not cache.any()
+
+
+@needs_kernels
+def test_a_position_outside_of_the_rotary_table_is_refused_before_anything_is_rotated():
+    q, k, table = torch.ones(2, 3, 4), torch.ones(2, 1, 4), torch.zeros(6, 4)
+    with pytest.raises(IndexError, match="position 6 is outside of the cache of 6"):
+        rows.rotary_embedding(torch.tensor([0, 6]), q, k, table, True)
+    with pytest.raises(ValueError, match=r"expects \[2, heads, at least 4\]"):
+        rows.rotary_embedding(torch.tensor([0, 1]), q, k[:1], table, True)
+    assert bool((q == 1).all() and (k == 1).all())
+
+
+@needs_kernels
+def test_gates_without_values_are_refused():
+    with pytest.raises(ValueError, match="gates and as many values"):
+        rows.gated_activation(torch.zeros(3, 5), rows.Activation.SILU)
 
 
 def test_a_weight_of_another_width_is_refused():

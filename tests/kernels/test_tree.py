@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from tree_cases import LatticeCase, assert_equal, lattice_cases, random_case
 
 from dflash_sglang.kernels import library, tree
 
 library.load()
 
-quick = settings(deadline=None, max_examples=60)
+quick = cases(60)
 
 
 @quick

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import cases
+from hypothesis import given
 from hypothesis import strategies as st
 from tree_cases import LatticeCase, assert_equal, lattice_cases
 
@@ -12,7 +13,7 @@ from dflash_sglang.kernels import kv, library, walk
 
 library.load()
 
-quick = settings(deadline=None, max_examples=60)
+quick = cases(60)
 
 
 def target_tokens(case: LatticeCase, seed: int) -> torch.Tensor:

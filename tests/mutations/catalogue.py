@@ -203,8 +203,8 @@ MUTATIONS = (
         "draws at every depth with the noise of the root",
         None,
         "dflash_sglang/verify/target.py",
-        "noise[rows, depths]",
-        "noise[rows, depths * 0]",
+        "noise.positions.gather(1, depths)",
+        "noise.positions.gather(1, depths * 0)",
         "tests/unit/test_verify_target.py"
         "::test_a_seed_gives_the_same_tokens_with_and_without_speculation",
     ),

@@ -7,7 +7,7 @@ from torch import Tensor
 from dflash_sglang.adaptive.doubt import DOUBTS, DoubtLedger
 from dflash_sglang.tree import doubt_evidence, noisy_candidates, noisy_edges
 from dflash_sglang.tree.noisy import NoisyEdges
-from dflash_sglang.verify import gumbel_noise, sampled_tokens
+from dflash_sglang.verify import NoiseKeys, sampled_tokens
 
 V, G, K, M = 40, 3, 8, 4
 
@@ -16,7 +16,7 @@ def step(drafted: Tensor, target: Tensor, seed: int) -> tuple[NoisyEdges, Tensor
     """Edges of a draft [bs, G, V] and the tokens [bs, G] that the target draws after them."""
     bs = drafted.shape[0]
     positions = torch.arange(G).repeat(bs, 1)
-    noise = gumbel_noise(torch.arange(bs) + 1000 * seed, positions, V)
+    noise = NoiseKeys(torch.arange(bs) + 1000 * seed, positions)
     drawn = sampled_tokens(target, torch.ones(bs), noise, positions)
     return noisy_edges(noisy_candidates(drafted, noise, torch.ones(bs), K, M), None), drawn
 

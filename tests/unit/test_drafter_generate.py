@@ -22,7 +22,7 @@ from dflash_sglang.config import DFlash2Config
 from dflash_sglang.drafter import AttentionCore, DFlash2Drafter
 from dflash_sglang.drafter.reference import Generation, Sampling, Window, _Request, generate
 from dflash_sglang.tree import Truncation
-from dflash_sglang.verify import gumbel_noise, sampled_tokens
+from dflash_sglang.verify import NoiseKeys, sampled_tokens
 
 SHAPE = {
     "vocab_size": 97,
@@ -85,7 +85,7 @@ def plain_decoding(target: Any, prompt: Tensor, count: int, law: Sampling) -> li
     for _ in range(count):
         logits = target(fresh[None], past_key_values=cache, use_cache=True).logits[:, -1:].float()
         position = torch.tensor([[cache.get_seq_length() - 1]])
-        noise = gumbel_noise(torch.tensor([law.seed]), position, logits.shape[-1])
+        noise = NoiseKeys(torch.tensor([law.seed]), position)
         depths = torch.zeros((1, 1), dtype=torch.int64)
         temperature = torch.tensor([law.temperature])
         fresh = sampled_tokens(logits, temperature, noise, depths, truncation)[0]

@@ -8,7 +8,7 @@ import torch
 
 from dflash_sglang.engine.first_tokens import draw_as_alone
 from dflash_sglang.tree import NO_TOP_K
-from dflash_sglang.verify import gumbel_noise, sampled_tokens
+from dflash_sglang.verify import NoiseKeys, sampled_tokens
 
 VOCAB = 200
 SEEDS = torch.tensor([5, 6, 7])
@@ -37,7 +37,7 @@ def sampled() -> SimpleNamespace:
 def test_only_requests_without_truncation_are_drawn_again():
     by_rank = torch.tensor([1, 2, 3], dtype=torch.int32)  # what the sampler drew for the batch
     got = draw_as_alone(batch_of([NO_TOP_K, 1, 8]), sampled(), by_rank)
-    noise = gumbel_noise(SEEDS, (LENS - 1)[:, None], VOCAB)
+    noise = NoiseKeys(SEEDS, (LENS - 1)[:, None])
     alone = sampled_tokens(LOGITS[:, None], torch.ones(3), noise, torch.zeros(3, 1).long())
     assert got.tolist() == [int(alone[0]), 2, 3]
     assert got.dtype == by_rank.dtype

@@ -36,9 +36,10 @@ def batch_of(*rids: str, **fields: Any) -> SimpleNamespace:
 
 
 def noise_of(batch: SimpleNamespace, server_seed: int = 1) -> torch.Tensor:
+    """[bs, DEPTH + 1, VOCAB]."""
     noise = step_noise(batch, batch.seq_lens, DEPTH, server_seed)
     assert noise is not None
-    return noise.values
+    return noise.keys.values(VOCAB)
 
 
 def test_unseeded_requests_have_noise_of_their_own() -> None:

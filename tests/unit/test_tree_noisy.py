@@ -20,7 +20,7 @@ from dflash_sglang.tree import (
     noisy_edges,
 )
 from dflash_sglang.tree.noisy import DEFAULT_DOUBT
-from dflash_sglang.verify import gumbel_noise, sampled_tokens, walk
+from dflash_sglang.verify import NoiseKeys, sampled_tokens, walk
 
 BS, G, V, K, M = 3, 4, 60, 5, 3
 TEMPERATURES = torch.tensor([1.0, 0.0, 0.5])
@@ -28,7 +28,7 @@ TEMPERATURES = torch.tensor([1.0, 0.0, 0.5])
 
 class Draft(NamedTuple):
     unary: Tensor  # [bs, g, V]
-    noise: Tensor  # [bs, g, V]
+    noise: NoiseKeys  # of [bs, g] draws
     pair_table: Tensor  # [V, V], what the selector adds for (predecessor, candidate)
 
     def pair_scores(self, anchors: Tensor, tokens: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def draft() -> Draft:
     positions = torch.tensor([[20], [30], [40]]) + torch.arange(G)
     return Draft(
         unary=torch.randn(BS, G, V, generator=generator) * 2,
-        noise=gumbel_noise(torch.tensor([1, 2, 3]), positions, V),
+        noise=NoiseKeys(torch.tensor([1, 2, 3]), positions),
         pair_table=torch.randn(V, V, generator=generator),
     )
 
@@ -81,7 +81,7 @@ def test_the_best_edge_is_the_best_perturbed_token_of_the_whole_vocabulary(
         for a in range(K + M):
             predecessor = int(lattice.tokens[row, t - 1, a]) if t else int(ANCHORS[row])
             log_q = draft.conditional(row, t, predecessor, temperature)
-            perturbed = (1 + doubt**2) ** 0.5 * log_q + draft.noise[row, t]
+            perturbed = (1 + doubt**2) ** 0.5 * log_q + draft.noise.values(V)[row, t]
             best = int(lattice.tokens[row, t, lattice.log_probs[row, t, a].argmax()])
             assert best == int(perturbed.argmax())
 
@@ -91,7 +91,7 @@ def test_edges_are_a_softmax_of_the_perturbed_scores(draft: Draft, doubt: float)
     lattice = noisy(draft, doubt=doubt)
     tokens = lattice.tokens[2, 1]
     log_q = draft.conditional(2, 1, int(lattice.tokens[2, 0, 6]), temperature=0.5)
-    perturbed = (1 + doubt**2) ** 0.5 * log_q + draft.noise[2, 1]
+    perturbed = (1 + doubt**2) ** 0.5 * log_q + draft.noise.values(V)[2, 1]
     expected = (perturbed[tokens] / doubt).log_softmax(-1).float()
     assert torch.allclose(lattice.log_probs[2, 1, 6], expected, atol=1e-5)
 
@@ -140,10 +140,10 @@ def perfect_drafts(truncation: Truncation | None, selector_weight: float) -> Ten
     generator = torch.Generator().manual_seed(3)
     bs, g, temperature = 16, 6, 1.2
     anchors = torch.zeros(bs).long()
-    noise = gumbel_noise(torch.arange(bs), torch.arange(g + 1).repeat(bs, 1), V)
+    noise = NoiseKeys(torch.arange(bs), torch.arange(g + 1).repeat(bs, 1))
     draft = Draft(
         unary=torch.randn(bs, g, V, generator=generator) * 2,
-        noise=noise[:, :g],
+        noise=noise,
         pair_table=torch.randn(V, V, generator=generator) * selector_weight,
     )
     found = noisy_candidates(
@@ -185,7 +185,7 @@ def test_a_selector_leaves_truncation_right_but_for_tokens_at_its_edge() -> None
 def test_truncated_requests_are_offered_no_token_that_the_target_cannot_draw() -> None:
     generator = torch.Generator().manual_seed(6)
     unary = torch.randn(2, 1, V, generator=generator)
-    noise = gumbel_noise(torch.tensor([1, 2]), torch.tensor([[0], [0]]), V)
+    noise = NoiseKeys(torch.tensor([1, 2]), torch.tensor([[0], [0]]))
     truncation = Truncation(torch.tensor([3, 7]), torch.tensor([1.0, 1.0]))
     found = noisy_candidates(unary, noise, torch.ones(2), K, M, truncation)
     lattice = build_noisy_lattice(noisy_edges(found, None))
@@ -212,7 +212,7 @@ def test_requests_that_are_not_coupled_get_the_noise_free_lattice_at_their_tempe
 def test_requests_beside_truncated_ones_keep_their_lattice() -> None:
     generator = torch.Generator().manual_seed(8)
     unary = torch.randn(2, 2, V, generator=generator)
-    noise = gumbel_noise(torch.tensor([1, 2]), torch.tensor([[0, 1], [0, 1]]), V)
+    noise = NoiseKeys(torch.tensor([1, 2]), torch.tensor([[0, 1], [0, 1]]))
     truncation = Truncation(torch.tensor([4, NO_TOP_K]), torch.tensor([0.9, 1.0]))
     mixed, alone = (
         build_noisy_lattice(
@@ -231,7 +231,7 @@ def test_shared_noise_predicts_draws_that_noise_free_candidates_miss() -> None:
     logits = torch.randn(n, 1, vocab, generator=generator)
     drafted = logits + 0.5 * torch.randn(n, 1, vocab, generator=generator)
     temperatures = torch.ones(n)
-    noise = gumbel_noise(torch.arange(n), torch.zeros(n, 1).long(), vocab)
+    noise = NoiseKeys(torch.arange(n), torch.zeros(n, 1).long())
     target = sampled_tokens(logits, temperatures, noise, torch.zeros(n, 1).long())
     found = noisy_candidates(drafted, noise, temperatures, 16, 8, doubt=0.5)
     lattice = build_noisy_lattice(noisy_edges(found, None))
@@ -241,9 +241,10 @@ def test_shared_noise_predicts_draws_that_noise_free_candidates_miss() -> None:
     assert shared > 0.8 and unshared < 0.1
 
 
-def test_noise_of_another_shape_is_refused(draft: Draft) -> None:
-    with pytest.raises(LatticeError, match=r"noise must be \[3, 4, 60\] as the unary logits"):
-        noisy_candidates(draft.unary, draft.noise[:, :2], TEMPERATURES, K, M)
+def test_noise_of_fewer_positions_is_refused(draft: Draft) -> None:
+    noise = NoiseKeys(draft.noise.seeds, draft.noise.positions[:, :2])
+    with pytest.raises(LatticeError, match=r"3 seeds and 4 positions .* got 3 and 2"):
+        noisy_candidates(draft.unary, noise, TEMPERATURES, K, M)
 
 
 def test_more_candidates_than_the_vocabulary_are_refused(draft: Draft) -> None:
@@ -265,7 +266,7 @@ def test_doubt_keeps_the_noise_from_deciding_what_a_sharp_target_has_decided() -
     belief[..., 0], belief[..., 1] = 0.7, -0.7  # 4 to 1
     sure = torch.where(torch.rand(n, generator=generator) < 0.8, 0, 1)
     logits = torch.nn.functional.one_hot(sure, vocab).unsqueeze(1) * 20.0
-    noise = gumbel_noise(torch.arange(n), torch.zeros(n, 1).long(), vocab)
+    noise = NoiseKeys(torch.arange(n), torch.zeros(n, 1).long())
     target = sampled_tokens(logits, torch.ones(n), noise, torch.zeros(n, 1).long())[:, 0]
 
     def accepted(doubt: float) -> float:

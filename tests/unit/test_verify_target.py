@@ -18,6 +18,7 @@ from tree_strategies import random_lattice
 
 from dflash_sglang.tree import NO_TOP_K, Lattice, Truncation, build_tree
 from dflash_sglang.verify import (
+    NoiseKeys,
     greedy_tokens,
     gumbel_noise,
     sampled_tokens,
@@ -60,7 +61,7 @@ def sglang(draws: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -
 
 def our_draws(draws: dict[str, Tensor], truncation: Truncation | None) -> Tensor:
     """Every row as a request with one node."""
-    noise = gumbel_noise(draws["seeds"], draws["positions"].unsqueeze(1), SGLANG_VOCAB)
+    noise = NoiseKeys(draws["seeds"], draws["positions"].unsqueeze(1))
     depths = torch.zeros(ROWS, 1, dtype=torch.int64)
     logits = draws["logits"].unsqueeze(1)
     return sampled_tokens(
@@ -103,7 +104,7 @@ def test_truncated_draws_follow_the_truncated_law(noise_by_rank: bool) -> None:
     tokens = sampled_tokens(
         probs.log().expand(n, 1, vocab),
         torch.ones(n),
-        gumbel_noise(torch.arange(n), torch.full((n, 1), 5), vocab),
+        NoiseKeys(torch.arange(n), torch.full((n, 1), 5)),
         torch.zeros(n, 1, dtype=torch.int64),
         truncation,
         noise_by_rank=noise_by_rank,
@@ -114,7 +115,7 @@ def test_truncated_draws_follow_the_truncated_law(noise_by_rank: bool) -> None:
 def test_noise_by_token_moves_only_draws_that_truncation_forbids() -> None:
     n, vocab = 500, 40
     logits = torch.randn(n, 1, vocab, generator=torch.Generator().manual_seed(3))
-    noise = gumbel_noise(torch.arange(n), torch.full((n, 1), 5), vocab)
+    noise = NoiseKeys(torch.arange(n), torch.full((n, 1), 5))
     depths = torch.zeros(n, 1, dtype=torch.int64)
     top_k = 10
     truncation = Truncation(torch.full((n,), top_k), torch.ones(n))
@@ -128,7 +129,7 @@ def test_noise_by_token_moves_only_draws_that_truncation_forbids() -> None:
 
 def test_greedy_requests_in_a_sampled_batch_take_the_argmax() -> None:
     logits = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))
-    noise = gumbel_noise(torch.tensor([1, 1]), torch.tensor([[4, 5], [4, 5]]), 50)
+    noise = NoiseKeys(torch.tensor([1, 1]), torch.tensor([[4, 5], [4, 5]]))
     depths = torch.tensor([[0, 1, 1]] * 2)
     tokens = sampled_tokens(logits, torch.tensor([0.0, 1.0]), noise, depths)
     assert torch.equal(tokens[0], greedy_tokens(logits)[0])
@@ -171,7 +172,7 @@ def plain_decoding(seeds: Tensor, temperatures: Tensor, length: int) -> Tensor:
     text = torch.tensor([[0, 1]] * bs)
     root = torch.zeros(bs, 1, dtype=torch.int64)
     for position in range(1, length + 1):  # of the token after which is drawn
-        noise = gumbel_noise(seeds, torch.full((bs, 1), position), VOCAB)
+        noise = NoiseKeys(seeds, torch.full((bs, 1), position))
         logits = TARGET[text[:, -2], text[:, -1]].unsqueeze(1)
         text = torch.cat((text, sampled_tokens(logits, temperatures, noise, root)), dim=1)
     return text[:, 2:]
@@ -194,7 +195,7 @@ def speculative_decoding(
         before[:, 0] = torch.tensor([text[-2] for text in texts])
         logits = TARGET[before, tree.tokens]  # [bs, N, V]
         at = torch.tensor([len(text) - 1 for text in texts]).unsqueeze(1)
-        noise = gumbel_noise(seeds, at + torch.arange(g + 1), VOCAB)
+        noise = NoiseKeys(seeds, at + torch.arange(g + 1))
         verdict = walk(tree, sampled_tokens(logits, temperatures, noise, tree.depths), g)
         for text, tokens, count in zip(
             texts, verdict.tokens.tolist(), verdict.accept_lens.tolist(), strict=True

@@ -8,7 +8,7 @@ import torch
 
 from dflash_sglang.audit.endpoint import Answer, Endpoint, Question
 from dflash_sglang.tree.truncation import NO_TOP_K, Truncation
-from dflash_sglang.verify import gumbel_noise, sampled_tokens
+from dflash_sglang.verify import NoiseKeys, sampled_tokens
 
 VOCAB = 48
 
@@ -100,7 +100,7 @@ class ToyServer(Endpoint):
         return sampled_tokens(
             self._generating[last].unsqueeze(1),
             torch.full((n,), float(sampling["temperature"])),
-            gumbel_noise(seeds, positions.unsqueeze(1), VOCAB),
+            NoiseKeys(seeds, positions.unsqueeze(1)),
             torch.zeros(n, 1, dtype=torch.int64),
             truncation if {"top_k", "top_p"} & sampling.keys() else None,
             noise_by_rank=True,
