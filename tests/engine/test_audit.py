@@ -50,17 +50,17 @@ def speaker(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def seeded(speaker, tiny_drafter) -> Iterator[Pair]:
     """Servers that honour seeds; the tree's is short of everything."""
-    seeds = "--enable-deterministic-inference"
+    common = ("--enable-deterministic-inference", "--enable-custom-logit-processor")
     pair = Pair(
         # With the overlap scheduler SGLang's own penalizers miss the newest token.
-        plain_server(speaker, seeds, "--disable-overlap-schedule"),
+        plain_server(speaker, "--disable-overlap-schedule", *common),
         # Little room and short chunks, so that requests wait, share batches and are retracted.
         speculative_server(
             speaker,
             tiny_drafter,
             *("--speculative-eagle-topk", "12", "--chunked-prefill-size", "64"),
-            *("--enable-mixed-chunk", "--max-total-tokens", "2500", seeds),
-            *("--max-running-requests", str(WIDTH)),
+            *("--enable-mixed-chunk", "--max-total-tokens", "2500"),
+            *("--max-running-requests", str(WIDTH), *common),
         ),
     )
     with running(*pair):
