@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -73,6 +73,7 @@ def test_a_grammar_ends_behind_its_last_token(terminated):
     assert (reason is not None) == terminated
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_steps_of_any_length_end_a_text_where_single_tokens_do(data):
     letters = CHARACTERS[:4]
