@@ -20,11 +20,12 @@ def register() -> None:
         return
 
     from dflash_sglang import algorithm, host
-    from dflash_sglang.engine import capture, flags, graphs, requests
+    from dflash_sglang.engine import capture, finishing, flags, graphs, requests
 
     host.register()
     flags.register()
     capture.register()
     graphs.register()
     requests.register()
+    finishing.register()
     algorithm.register()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 
@@ -113,7 +114,7 @@ def audit_law(
     generations: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> LawAudit:
-    """Sample both servers in turn and compare.
+    """Sample both servers side by side and compare.
 
     Args:
         prompts: open questions in tokens; every one is asked equally often.
@@ -124,12 +125,16 @@ def audit_law(
     each = -(-generations // len(prompts))
     answers: tuple[list[Answer], list[Answer]] = ([], [])
     rng = Random(0)
-    for prompt in prompts:
-        for start in range(0, each, _CALL):
-            count = min(_CALL, each - start)
-            for server, got in zip((baseline, candidate), answers, strict=True):
-                got += server.ask_together(_questions(prompt, count, rng if own_seeds else None))
-            advance(count)
+    servers = (baseline, candidate)
+    with ThreadPoolExecutor(len(servers)) as pool:
+        for prompt in prompts:
+            for start in range(0, each, _CALL):
+                count = min(_CALL, each - start)
+                asked = [_questions(prompt, count, rng if own_seeds else None) for _ in servers]
+                sampled = pool.map(_sample, servers, asked)
+                for got, new in zip(answers, sampled, strict=True):
+                    got += new
+                advance(count)
     samples = tuple(Sample(got, len(prompts)) for got in answers)
     return compare_laws(samples[0], samples[1], own_seeds)
 
@@ -157,6 +162,10 @@ def compare_laws(baseline: Sample, candidate: Sample, own_seeds: bool) -> LawAud
         ),
         tests=tests,
     )
+
+
+def _sample(server: Endpoint, questions: list[Question]) -> list[Answer]:
+    return server.ask_together(questions)
 
 
 def _questions(prompt: list[int], count: int, seeds: Random | None) -> list[Question]:

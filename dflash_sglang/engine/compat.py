@@ -73,6 +73,7 @@ RELIANCES: tuple[Reliance, ...] = (
     Reliance(f"{_SAMPLING}.ProcessorEntry", ("processor", "rows", "indices")),
     Reliance(f"{_SAMPLING}.SamplingBatchInfo.acc_additive_penalties"),
     Reliance(f"{_SAMPLING}.SamplingBatchInfo.acc_scaling_penalties"),
+    Reliance("sglang.srt.managers.schedule_batch.Req.update_finish_state", ("new_accepted_len",)),
     Reliance("sglang.srt.managers.schedule_batch.ScheduleBatch.decoding_reqs"),
     Reliance("sglang.srt.mem_cache.kv_index_translator.KVIndexTranslator.plan", ("write_virtual",)),
     Reliance("sglang.srt.mem_cache.memory_pool.KVWriteLoc", ("loc", "physical")),

@@ -21,6 +21,7 @@ import httpx
 
 from dflash_sglang.bench.server import Server
 from tests.engine.checkpoints import VOCAB
+from tests.engine.surface import PROCESSORS
 from tests.engine.tokenizers import CHARACTERS, character_tokenizer
 
 HANG = 120.0  # seconds after which an answer is overdue
@@ -29,10 +30,12 @@ _LONGEST_ANSWER = 64
 _BEGIN, _END = character_tokenizer().bos_token_id, character_tokenizer().eos_token_id
 
 REGEXES = ("(ab|cd|e[0-9]{1,4}f){3,9}!", "[a-c]{5,40}", "x(yz){2,}?w?", "([a-f]{2,5}[0-9]){2,6}")
+STOP_REGEXES = ("[0-9]{2}", "[a-m][n-z]$", "x.?y|(ab){1,2}")
 SCHEMAS: tuple[dict[str, Any], ...] = (
     {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
     {"type": "array", "items": {"enum": ["a", "ab", "abc"]}, "minItems": 1, "maxItems": 9},
 )
+_GRAMMAR_KINDS = {"regex", "json_schema", "ebnf"}
 GRAMMARS = ('root ::= item+ "."\nitem ::= "x" | "yz" | "(" item item? ")"',)
 INVALID: tuple[dict[str, Any], ...] = (
     {"temperature": -1.0},
@@ -93,6 +96,11 @@ def draw_request(rng: Random, name: str) -> FuzzRequest:
         sampling = {**sampling, **_grammar(rng), "ignore_eos": False}
         sampling.pop("min_new_tokens", None)
     body = {"input_ids": _prompt(rng), "sampling_params": sampling, **_some(rng, 0.3, _logprobs)}
+    if not _GRAMMAR_KINDS & sampling.keys() and rng.random() < 0.15:
+        # Beside a grammar it might leave no token at all.
+        processor = dict(rng.choice(list(PROCESSORS.values())))
+        sampling["custom_params"] = processor.pop("custom_params")
+        body.update(processor)
     if rng.random() < 0.15:
         sampling["n"] = rng.randint(2, 3)
     else:
@@ -152,6 +160,8 @@ def _ends(rng: Random) -> dict[str, Any]:
         ends["stop"] = [
             "".join(rng.choices(letters, k=rng.randint(1, 2))) for _ in range(rng.randint(1, 3))
         ]
+    if rng.random() < 0.2:
+        ends["stop_regex"] = [rng.choice(STOP_REGEXES)]
     if rng.random() < 0.5:
         ends["stop_token_ids"] = rng.sample(range(2, VOCAB - 1), rng.randint(1, 4))
     if rng.random() < 0.3:

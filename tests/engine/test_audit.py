@@ -1,11 +1,20 @@
-"""The audit against real servers: a faithful pair passes, and a law that is off by 2 % does not."""
+"""A pair of real servers under audit and under random requests, and a law that is off by 2 %.
+
+The random requests run for DFLASH2_FUZZ_SECONDS, two minutes unless told otherwise;
+DFLASH2_FUZZ_SEED repeats a run's requests.
+"""
 
 import io
 import json
+import os
+import time
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
+import httpx
 import pytest
 from rich.console import Console
 
@@ -13,10 +22,17 @@ from dflash_sglang.audit.run import audit_running
 from dflash_sglang.audit.scope import Level, Scope
 from dflash_sglang.bench.server import Server, running
 from tests.engine.checkpoints import save_target
+from tests.engine.fuzzing import HANG, Fuzzer, send
 from tests.engine.servers import plain_server, speculative_server
+from tests.engine.test_cases import assert_pool_is_whole
 from tests.engine.tokenizers import save_tokenizer
 
 pytestmark = pytest.mark.server
+
+FUZZ_SECONDS = float(os.environ.get("DFLASH2_FUZZ_SECONDS", "120"))
+FUZZ_SEED = int(os.environ.get("DFLASH2_FUZZ_SEED", str(int(time.time()))))
+WIDTH = 12  # requests at once
+COMPARED = 0.1  # of the random requests whose tokens are decided
 
 
 class Pair(NamedTuple):
@@ -31,16 +47,22 @@ def speaker(tmp_path_factory) -> Path:
     return target
 
 
-def pair_of(speaker: Path, drafter: Path, *flags: str) -> Pair:
-    return Pair(
-        plain_server(speaker, *flags),
-        speculative_server(speaker, drafter, "--speculative-eagle-topk", "12", *flags),
-    )
-
-
 @pytest.fixture(scope="module")
 def seeded(speaker, tiny_drafter) -> Iterator[Pair]:
-    pair = pair_of(speaker, tiny_drafter, "--enable-deterministic-inference")
+    """Servers that honour seeds; the tree's is short of everything."""
+    common = ("--enable-deterministic-inference", "--enable-custom-logit-processor")
+    pair = Pair(
+        # With the overlap scheduler SGLang's own penalizers miss the newest token.
+        plain_server(speaker, "--disable-overlap-schedule", *common),
+        # Little room and short chunks, so that requests wait, share batches and are retracted.
+        speculative_server(
+            speaker,
+            tiny_drafter,
+            *("--speculative-eagle-topk", "12", "--chunked-prefill-size", "64"),
+            *("--enable-mixed-chunk", "--max-total-tokens", "2500"),
+            *("--max-running-requests", str(WIDTH), *common),
+        ),
+    )
     with running(*pair):
         yield pair
 
@@ -60,6 +82,28 @@ def test_tokens_are_identical_greedy_and_with_a_seed(seeded):
     assert all(comparison.identical == 12 for comparison in report.comparisons)
     assert report.comparisons[0].accept_length > 1.1
     assert json.loads(report.as_json())["candidate"]["algorithm"] == "DFLASH2"
+
+
+def test_random_requests_of_every_kind_are_served(seeded):
+    """Nothing breaks, hangs or leaks, and decided tokens are those of plain decoding."""
+    report = Fuzzer(seeded.tree, FUZZ_SEED, WIDTH).run(FUZZ_SECONDS)
+    print(f"seed {FUZZ_SEED}: {dict(report.kinds)}", *report.failures, sep="\n")
+    assert report.failures == [], f"DFLASH2_FUZZ_SEED={FUZZ_SEED}"
+    assert_pool_is_whole(seeded.tree)
+
+    assert report.comparable, "the run was too short to compare anything"
+    count = ceil(COMPARED * len(report.comparable))
+    print(f"compared with plain decoding: {count} of {len(report.comparable)}")
+    differing = []
+    with httpx.Client(timeout=HANG) as client:
+        for request, outputs in Random(FUZZ_SEED).sample(report.comparable, count):
+            status, answers = send(client, seeded.plain.url, request)
+            assert status == httpx.codes.OK
+            expected = [answer["output_ids"] for answer in answers]
+            if outputs != expected:
+                differing.append(f"{json.dumps(request.body)}\n  got {outputs}\n  not {expected}")
+    print(*differing, sep="\n")
+    assert differing == [], f"DFLASH2_FUZZ_SEED={FUZZ_SEED}"
 
 
 def test_a_difference_is_followed_on_real_servers(seeded, speaker, tmp_path_factory):
@@ -96,7 +140,10 @@ def test_a_difference_is_followed_on_real_servers(seeded, speaker, tmp_path_fact
 
 def test_unseeded_output_follows_the_law(speaker, tiny_drafter):
     """With tests/mutations this is the test that a bias of 2 % fails."""
-    pair = pair_of(speaker, tiny_drafter)
+    pair = Pair(
+        plain_server(speaker),
+        speculative_server(speaker, tiny_drafter, "--speculative-eagle-topk", "12"),
+    )
     with running(*pair):
         report = audit(pair, Scope(levels=(Level.LAW,)))
     assert report.law.passes

@@ -81,10 +81,14 @@ def test_a_cached_prefix_is_cached_for_the_drafter_too(trio):
     # The same drafts are accepted at the same places: the drafter's context is the same.
     assert again.meta["spec_verify_ct"] == first.meta["spec_verify_ct"]
 
-    half = [*prompt[:150], 1, 2, 3]
+    half = [*prompt[:150], *range(2, 42)]
     got = generate(trio.tree, half, 64)
     assert got.meta["cached_tokens"] >= 140
     assert got.token_ids == generate(trio.plain, half, 64).token_ids
+    httpx.post(f"{trio.tree.url}/flush_cache", params={"timeout": 60}).raise_for_status()
+    uncached = generate(trio.tree, half, 64)
+    assert uncached.meta["cached_tokens"] == 0
+    assert uncached.meta["spec_verify_ct"] == got.meta["spec_verify_ct"]
 
 
 def test_crowded_batches_with_chunked_prefill_keep_their_tokens(trio, crowded):

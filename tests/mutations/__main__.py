@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.mutations.catalogue import MUTATIONS, NOT_BROKEN_HERE, Mutation
-from tests.mutations.trial import Outcome, apply, copy_tree, run_test
+from tests.mutations.trial import PATIENCE, Outcome, apply, copy_tree, first_complaint, run_test
 
 
 def main(
@@ -19,6 +19,9 @@ def main(
     intact: Annotated[
         bool, typer.Option(help="first see every test pass on an unbroken copy")
     ] = True,
+    patience: Annotated[
+        float, typer.Option(help="seconds after which a test counts as hanging")
+    ] = PATIENCE,
 ) -> None:
     """Break a copy of the tree in one line after the other."""
     chosen = [
@@ -35,10 +38,10 @@ def main(
     table = Table("case", "a build that", "test", "intact", "broken")
     unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="dflash2-mutations-") as folder:
-        trials = Trials(Path(folder))
+        trials = Trials(Path(folder), patience)
         for mutation in chosen:
             before = trials.intact(mutation.test) if intact else None
-            after = trials.broken(mutation)
+            after, complaint = trials.broken(mutation)
             caught = after in (Outcome.FAILED, Outcome.TIMED_OUT) and before in (
                 None,
                 Outcome.PASSED,
@@ -51,7 +54,8 @@ def main(
                 before or "",
                 f"{after}: {'caught' if caught else 'NOT CAUGHT'}",
             )
-            console.print(f"{mutation.name}: {after}", highlight=False)
+            # The complaint shows that it was the break that was noticed.
+            console.print(f"{mutation.name}: {after}: {complaint}", highlight=False, markup=False)
     console.print(table)
     for case, note in NOT_BROKEN_HERE.items():
         console.print(f"Case {case} has no mutation: {note}", highlight=False)
@@ -62,8 +66,9 @@ def main(
 class Trials:
     """Runs tests on copies of the tree; one on the unbroken copy is run once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience: float) -> None:
         self._folder = folder
+        self._patience = patience
         self._known: dict[str, Outcome] = {}
         self._count = 0
 
@@ -73,17 +78,18 @@ class Trials:
         if not tree.exists():
             copy_tree(tree)
         if test not in self._known:
-            self._known[test] = run_test(tree, test, self._folder / "intact.log")
+            self._known[test] = run_test(tree, test, self._folder / "intact.log", self._patience)
         return self._known[test]
 
-    def broken(self, mutation: Mutation) -> Outcome:
-        """The mutation's test on a copy with the mutation."""
+    def broken(self, mutation: Mutation) -> tuple[Outcome, str]:
+        """The mutation's test on a copy with the mutation, and what the test complained of."""
         self._count += 1
         tree = self._folder / f"broken-{self._count}"
         copy_tree(tree)
         file = tree / mutation.file
         file.write_text(apply(mutation, file.read_text(encoding="utf-8")), encoding="utf-8")
-        return run_test(tree, mutation.test, self._folder / f"broken-{self._count}.log")
+        log = self._folder / f"broken-{self._count}.log"
+        return run_test(tree, mutation.test, log, self._patience), first_complaint(log)
 
 
 if __name__ == "__main__":

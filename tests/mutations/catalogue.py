@@ -61,6 +61,14 @@ MUTATIONS = (
         f"{CASES}::test_a_stop_token_inside_an_accepted_path_ends_the_output",
     ),
     Mutation(
+        "looks for stop strings in a whole step before it looks for stop tokens",
+        2,
+        "dflash_sglang/engine/finishing.py",
+        "if new_accepted_len < 2 or not (params.stop_strs or params.stop_regex_strs):",
+        "if True:",
+        "tests/unit/test_engine_finishing.py::test_a_stop_string_behind_a_stop_token_comes_too_late",
+    ),
+    Mutation(
         "counts one token too many on an accepted path",
         3,
         "dflash_sglang/engine/worker.py",

@@ -15,7 +15,7 @@ from tests.mutations.catalogue import Mutation
 ROOT = Path(__file__).parents[2]
 _COPIED = ("dflash_sglang", "csrc", "tests", "pyproject.toml")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "pair", "*.pyc")
-_TIMEOUT = 1200.0
+PATIENCE = 1200.0  # seconds after which a test counts as hanging
 _GRACE = 60.0
 _PASSED, _FAILED = 0, 1  # pytest's exit codes; others mean that it could not run the test
 
@@ -58,7 +58,15 @@ def copy_tree(destination: Path) -> None:
             shutil.copy(source, destination / name)
 
 
-def run_test(tree: Path, test: str, log: Path) -> Outcome:
+def first_complaint(log: Path) -> str:
+    """The first line of pytest's report that says what was wrong; empty if none does."""
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("E  "):
+            return line[1:].strip()
+    return ""
+
+
+def run_test(tree: Path, test: str, log: Path, patience: float = PATIENCE) -> Outcome:
     """Run one test of a copied tree, with that tree's package before any installed one."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
     with log.open("wb") as output:
@@ -71,7 +79,7 @@ def run_test(tree: Path, test: str, log: Path) -> Outcome:
             start_new_session=True,
         )
         try:
-            code = process.wait(_TIMEOUT)
+            code = process.wait(patience)
         except subprocess.TimeoutExpired:
             # Interrupted, so that its fixtures stop their servers.
             process.send_signal(signal.SIGINT)

@@ -20,6 +20,7 @@ def test_the_whole_surface_is_drawn() -> None:
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens"),
         *("stop", "stop_token_ids", "logit_bias", "regex", "json_schema", "ebnf"),
         *("stream", "return_logprob", "top_logprobs_num", "token_ids_logprob"),
+        *("stop_regex", "custom_logit_processor", "custom_params"),
     }
     assert any(request.leaves_after is not None for request in DRAWN)
     assert any(request.aborts_after is not None for request in DRAWN)
