@@ -50,10 +50,10 @@ _PLACES = _words(
 _TOPICS = _words(
     """the moon, volcanoes, honey bees, the Roman Empire, photosynthesis, glass, rivers, the heart,
     electric motors, chess, coffee, whales, the printing press, deserts, vaccines, bridges, iron,
-    the stock market, dinosaurs, bicycles, rainbows, the French Revolution, bread, satellites, sleep,
-    gravity, paper, earthquakes, jazz, the human eye, batteries, ants, democracy, penguins, soil,
-    clocks, tides, algebra, silk, lightning, the internet, owls, steam engines, vitamins, olive oil,
-    football, glaciers, memory"""
+    the stock market, dinosaurs, bicycles, rainbows, the French Revolution, bread, satellites,
+    sleep, gravity, paper, earthquakes, jazz, the human eye, batteries, ants, democracy, penguins,
+    soil, clocks, tides, algebra, silk, lightning, the internet, owls, steam engines, vitamins,
+    olive oil, football, glaciers, memory"""
 )
 
 KINDS: dict[str, Kind] = {
@@ -120,7 +120,9 @@ KINDS: dict[str, Kind] = {
             "id,name,{d}\n{n},{s},",
         ),
         _PEOPLE,
-        _words("Paris, status, price, Lima, colour, weight, Oslo, email, Cairo, score, level, date"),
+        _words(
+            "Paris, status, price, Lima, colour, weight, Oslo, email, Cairo, score, level, date"
+        ),
     ),
     "dialogue": Kind(
         (
