@@ -18,6 +18,7 @@ from .data import CaptureDataset
 from .defaults import choose_mask_token, default_taps, make_config, num_parameters
 from .errors import DataError, TargetError, TrainingError
 from .evaluate import as_json, evaluate, print_table
+from .feature_scale import feature_scale, unfold
 from .heldout import greedy_samples
 from .objective import DraftObjective
 from .options import TrainOptions
@@ -25,7 +26,7 @@ from .pace import steps_within
 from .prompts import read_prompts
 from .store import write_text
 from .target import Target
-from .trainer import Trainer
+from .trainer import Trainer, check_fit
 from .training_state import STATE, stored_plan
 
 TargetPath = Annotated[Path, typer.Option(help="folder of a Hugging Face target model")]
@@ -107,6 +108,9 @@ def train_command(
         int | None, typer.Option(help="train on the most frequent rows of the head only")
     ] = None,
     sampled_rows: Annotated[int, typer.Option(help="and on so many others, drawn each step")] = 0,
+    scale_features: Annotated[
+        bool, typer.Option(help="learn on features of unit size; the checkpoint is as ever")
+    ] = False,
     max_length: Annotated[int, typer.Option(help="longer texts are cut")] = 4096,
     evaluate_every: int = 500,
     save_every: int = 500,
@@ -136,8 +140,12 @@ def train_command(
             intermediate_size=intermediate_size,
         )
         drafter = DFlash2Drafter(config)
-    objective = objective_for(drafter, target, selector_weight)
     dataset = CaptureDataset(data, drafter.config.block_size, max_length)
+    check_fit(drafter, dataset)
+    scale = feature_scale(dataset) if scale_features else None
+    if scale is not None and init is not None:
+        unfold(drafter, scale)
+    objective = objective_for(drafter, target, selector_weight, scale)
     watched = []
     if held_out is not None:
         others = CaptureDataset(held_out, drafter.config.block_size, max_length)
@@ -158,6 +166,7 @@ def train_command(
         compiled=compile,
         head_rows=head_rows,
         sampled_rows=sampled_rows,
+        scale_features=scale_features,
         seed=seed,
         evaluate_every=evaluate_every,
         save_every=save_every,
@@ -229,16 +238,20 @@ def _budgeted(
 
 
 def objective_for(
-    drafter: DFlash2Drafter, target: Path, selector_weight: float = 1.0
+    drafter: DFlash2Drafter,
+    target: Path,
+    selector_weight: float = 1.0,
+    feature_scale: torch.Tensor | None = None,
 ) -> DraftObjective:
     """The drafter with the embedding and head of the target stored under `target`."""
     model = Target.from_pretrained(str(target))
     return DraftObjective(
         drafter,
-        model.embedding_weight.clone(),
-        model.head_weight.clone(),
+        model.embedding_weight,
+        model.head_weight,
         model.head_bias,
         selector_weight,
+        feature_scale=feature_scale,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from dflash_sglang.drafter import DFlash2Drafter
 from .anchors import UNUSED
 from .cores import PackedCore, packed_core
 from .data import Batch
+from .feature_scale import fold
 from .head_rows import HeadRows
 from .losses import (
     IGNORED,
@@ -56,11 +58,14 @@ class DraftObjective(nn.Module):
             applied functionally, no part of the state dict.
         selector_weight: factor of the selector's loss.
         core: attention core; None takes the best of the device.
+        feature_scale: [n_taps * D], what the features are multiplied with before the drafter reads
+            them (see feature_scale.py); None leaves them as they are.
     """
 
     embedding: Tensor
     head: Tensor
     weights: Tensor
+    feature_scale: Tensor | None
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class DraftObjective(nn.Module):
         head_bias: Tensor | None = None,
         selector_weight: float = 1.0,
         core: type[PackedCore] | None = None,
+        feature_scale: Tensor | None = None,
     ):
         super().__init__()
         self.drafter = drafter
@@ -78,6 +84,7 @@ class DraftObjective(nn.Module):
         self.register_buffer("embedding", embedding.detach(), persistent=False)
         self.register_buffer("head", head.detach(), persistent=False)
         self.register_buffer("head_bias", head_bias, persistent=False)
+        self.register_buffer("feature_scale", feature_scale, persistent=False)
         weights = position_weights(drafter.config.block_size)
         self.register_buffer("weights", weights, persistent=False)
 
@@ -96,7 +103,10 @@ class DraftObjective(nn.Module):
         positions = torch.arange(T, device=features.device).repeat(S, 1)  # [S, T]
         if start is not None:
             positions = positions + start[:, None]
-        context = self.drafter.project_features(features.to(self.embedding.dtype))  # [S, T, D]
+        features = features.to(self.embedding.dtype)
+        if self.feature_scale is not None:
+            features = features * self.feature_scale
+        context = self.drafter.project_features(features)  # [S, T, D]
         keys, values = self.drafter.context_keys_values(context.flatten(0, 1), positions.flatten())
         return Context(keys.unflatten(1, (S, T)), values.unflatten(1, (S, T)))
 
@@ -140,6 +150,13 @@ class DraftObjective(nn.Module):
         pairs = selector_cross_entropy(scores, rank, labels, self.weights, covered)
         total = unary + self.selector_weight * pairs.loss
         return LossTerms(total, unary, pairs.loss, pairs.coverage)
+
+    def served_drafter(self) -> DFlash2Drafter:
+        """A copy of the drafter as it is served: it reads the target's features as they are."""
+        drafter = copy.deepcopy(self.drafter)
+        if self.feature_scale is not None:
+            fold(drafter, self.feature_scale)
+        return drafter
 
     def _logits(self, hidden: Tensor, rows: HeadRows) -> Tensor:
         """hidden [n, g, D] -> fp32 logits of this step's rows [n, g, R]."""

@@ -30,6 +30,7 @@ class TrainOptions:
     precision: Precision = "fp32"  # of the forward; weights and optimizer are fp32 always
     head_rows: int | None = None  # most frequent rows of the head that are trained on; None: all
     sampled_rows: int = 0  # further rows drawn each step as negatives
+    scale_features: bool = False  # train on features of unit size (see feature_scale.py)
     compiled: bool = False  # torch.compile: a minute or two at the start, then faster steps
     seed: int = 0
 

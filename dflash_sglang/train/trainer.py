@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Sequence
@@ -152,7 +151,7 @@ class Trainer:
     def _checkpoint(self, step: int, elapsed_s: float, history: list[dict[str, float]]) -> None:
         if self.accelerator.is_main_process:
             folder = self.out / f"step-{step:06d}"
-            export(self.drafter, folder)
+            export(self.objective, folder)
             last = history[-1] if history else {}
             write_provenance(
                 folder, step=step, elapsed_s=round(elapsed_s, 1), last_evaluation=last, **self.facts
@@ -228,9 +227,9 @@ def check_fit(drafter: DFlash2Drafter, dataset: CaptureDataset) -> None:
         )
 
 
-def export(drafter: DFlash2Drafter, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+def export(objective: DraftObjective, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write the drafter as it is served: published layout, `dtype` weights."""
-    save_drafter(copy.deepcopy(drafter).to(dtype), folder)
+    save_drafter(objective.served_drafter().to(dtype), folder)
 
 
 def _note(meter: LossMeter, history: list[dict[str, float]]) -> str:
