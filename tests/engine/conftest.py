@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from dflash_sglang.bench.server import Server, running
 from tests.engine.checkpoints import save_random_drafter, save_target
-from tests.engine.servers import SEEDED, plain_server, speculative_server
+from tests.engine.servers import SEEDED, Pair, Trio, plain_server, speculative_server
 from tests.engine.tokenizers import save_tokenizer
 
 
@@ -19,23 +18,10 @@ def tiny_drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_target("qwen3", tmp_path_factory.mktemp("qwen3"))
-
-
-@pytest.fixture(scope="session")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same target with a tokenizer."""
-    folder = save_target("qwen3", tmp_path_factory.mktemp("writer"))
+    """A target with a tokenizer."""
+    folder = save_target("qwen3", tmp_path_factory.mktemp("qwen3"))
     save_tokenizer(folder)
     return folder
-
-
-class Trio(NamedTuple):
-    """The same target without speculation, with a chain and with a tree."""
-
-    plain: Server
-    chain: Server
-    tree: Server
 
 
 @pytest.fixture(scope="session")
@@ -53,23 +39,31 @@ def trio(tiny_qwen3, tiny_drafter) -> Iterator[Trio]:
         yield servers
 
 
-class Pair(NamedTuple):
-    """The same target without speculation and with a tree."""
-
-    plain: Server
-    tree: Server
-
-
 @pytest.fixture(scope="session")
-def seeded(writer, tiny_drafter) -> Iterator[Pair]:
+def seeded(tiny_qwen3, tiny_drafter) -> Iterator[Pair]:
     """Servers on which a seed decides the tokens.
 
     The one that is compared with runs without the overlap scheduler: with it, SGLang's penalizers
     and custom processors do not see the newest token (see docs/losslessness.md).
     """
     pair = Pair(
-        plain_server(writer, "--disable-overlap-schedule", *SEEDED),
-        speculative_server(writer, tiny_drafter, "--speculative-eagle-topk", "12", *SEEDED),
+        plain_server(tiny_qwen3, "--disable-overlap-schedule", *SEEDED),
+        speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "12", *SEEDED),
     )
     with running(*pair):
         yield pair
+
+
+@pytest.fixture(scope="session")
+def crowded(tiny_qwen3, tiny_drafter) -> Iterator[Server]:
+    """Little KV, short prefill chunks that share their batches with running requests."""
+    server = speculative_server(
+        tiny_qwen3,
+        tiny_drafter,
+        *("--speculative-eagle-topk", "12", *SEEDED),
+        *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
+        *("--max-total-tokens", "1500", "--max-running-requests", "12"),
+        "--enable-return-hidden-states",
+    )
+    with server:
+        yield server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from dflash_sglang.bench.server import Server, cpu_arguments
 
@@ -14,6 +15,21 @@ SEEDED = (
     *("--tool-call-parser", "qwen25"),
 )
 _SERVED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_causal", "gpt_oss")
+
+
+class Trio(NamedTuple):
+    """The same target without speculation, with a chain and with a tree."""
+
+    plain: Server
+    chain: Server
+    tree: Server
+
+
+class Pair(NamedTuple):
+    """The same target without speculation and with a tree."""
+
+    plain: Server
+    tree: Server
 
 
 def plain_server(target: Path, *further: str) -> Server:

@@ -1,18 +1,14 @@
 """A pair of real servers under audit and under random requests, and a law that is off by 2 %.
 
-The random requests run for DFLASH2_FUZZ_SECONDS, two minutes unless told otherwise;
-DFLASH2_FUZZ_SEED repeats a run's requests.
+The random requests run for DFLASH2_FUZZ_SECONDS, two minutes unless told otherwise, and are drawn
+from DFLASH2_FUZZ_SEED: always the same here, another number for other requests.
 """
 
 import io
 import json
 import os
-import time
-from collections.abc import Iterator
 from math import ceil
-from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import httpx
 import pytest
@@ -20,51 +16,22 @@ from rich.console import Console
 
 from dflash_sglang.audit.run import audit_running
 from dflash_sglang.audit.scope import Level, Scope
-from dflash_sglang.bench.server import Server, running
-from tests.engine.checkpoints import save_target
 from tests.engine.fuzzing import HANG, Fuzzer, send
-from tests.engine.servers import plain_server, speculative_server
+from tests.engine.servers import Pair, plain_server
 from tests.engine.test_cases import assert_pool_is_whole
-from tests.engine.tokenizers import save_tokenizer
 
 pytestmark = pytest.mark.server
 
 FUZZ_SECONDS = float(os.environ.get("DFLASH2_FUZZ_SECONDS", "120"))
-FUZZ_SEED = int(os.environ.get("DFLASH2_FUZZ_SEED", str(int(time.time()))))
+FUZZ_SEED = int(os.environ.get("DFLASH2_FUZZ_SEED", "20261130"))
 WIDTH = 12  # requests at once
 COMPARED = 0.1  # of the random requests whose tokens are decided
 
 
-class Pair(NamedTuple):
-    plain: Server
-    tree: Server
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory) -> Path:
-    target = save_target("qwen3", tmp_path_factory.mktemp("speaker"))
-    save_tokenizer(target)
-    return target
-
-
-@pytest.fixture(scope="module")
-def seeded(speaker, tiny_drafter) -> Iterator[Pair]:
+@pytest.fixture
+def pressed(seeded, crowded) -> Pair:
     """Servers that honour seeds; the tree's is short of everything."""
-    common = ("--enable-deterministic-inference", "--enable-custom-logit-processor")
-    pair = Pair(
-        # With the overlap scheduler SGLang's own penalizers miss the newest token.
-        plain_server(speaker, "--disable-overlap-schedule", *common),
-        # Little room and short chunks, so that requests wait, share batches and are retracted.
-        speculative_server(
-            speaker,
-            tiny_drafter,
-            *("--speculative-eagle-topk", "12", "--chunked-prefill-size", "64"),
-            *("--enable-mixed-chunk", "--max-total-tokens", "2500"),
-            *("--max-running-requests", str(WIDTH), *common),
-        ),
-    )
-    with running(*pair):
-        yield pair
+    return Pair(seeded.plain, crowded)
 
 
 def audit(pair: Pair, scope: Scope):
@@ -73,23 +40,23 @@ def audit(pair: Pair, scope: Scope):
     return report
 
 
-def test_tokens_are_identical_greedy_and_with_a_seed(seeded):
+def test_tokens_are_identical_greedy_and_with_a_seed(pressed):
     scope = Scope(
         levels=(Level.GREEDY, Level.SEEDED), prompts=12, max_tokens=24, temperatures=(0.7, 1.5)
     )
-    report = audit(seeded, scope)
+    report = audit(pressed, scope)
     assert [comparison.defects for comparison in report.comparisons] == [0] * 18
     assert all(comparison.identical == 12 for comparison in report.comparisons)
     assert report.comparisons[0].accept_length > 1.1
     assert json.loads(report.as_json())["candidate"]["algorithm"] == "DFLASH2"
 
 
-def test_random_requests_of_every_kind_are_served(seeded):
+def test_random_requests_of_every_kind_are_served(pressed):
     """Nothing breaks, hangs or leaks, and decided tokens are those of plain decoding."""
-    report = Fuzzer(seeded.tree, FUZZ_SEED, WIDTH).run(FUZZ_SECONDS)
+    report = Fuzzer(pressed.tree, FUZZ_SEED, WIDTH).run(FUZZ_SECONDS)
     print(f"seed {FUZZ_SEED}: {dict(report.kinds)}", *report.failures, sep="\n")
     assert report.failures == [], f"DFLASH2_FUZZ_SEED={FUZZ_SEED}"
-    assert_pool_is_whole(seeded.tree)
+    assert_pool_is_whole(pressed.tree)
 
     assert report.comparable, "the run was too short to compare anything"
     count = ceil(COMPARED * len(report.comparable))
@@ -97,7 +64,7 @@ def test_random_requests_of_every_kind_are_served(seeded):
     differing = []
     with httpx.Client(timeout=HANG) as client:
         for request, outputs in Random(FUZZ_SEED).sample(report.comparable, count):
-            status, answers = send(client, seeded.plain.url, request)
+            status, answers = send(client, pressed.plain.url, request)
             assert status == httpx.codes.OK
             expected = [answer["output_ids"] for answer in answers]
             if outputs != expected:
@@ -106,13 +73,13 @@ def test_random_requests_of_every_kind_are_served(seeded):
     assert differing == [], f"DFLASH2_FUZZ_SEED={FUZZ_SEED}"
 
 
-def test_a_difference_is_followed_on_real_servers(seeded, speaker, tmp_path_factory):
+def test_a_difference_is_followed_on_real_servers(seeded, tiny_qwen3, tmp_path_factory):
     """Another target behind the candidate: every first difference is a defect with both gaps."""
     import torch
     from safetensors.torch import load_file, save_file
 
     other = tmp_path_factory.mktemp("other")
-    for file in speaker.iterdir():
+    for file in tiny_qwen3.iterdir():
         (other / file.name).write_bytes(file.read_bytes())
     weights = load_file(other / "model.safetensors")
     weights["model.norm.weight"] = weights["model.norm.weight"] * torch.linspace(
@@ -138,13 +105,8 @@ def test_a_difference_is_followed_on_real_servers(seeded, speaker, tmp_path_fact
                 assert abs(cause.baseline_gap - cause.candidate_gap) > 1e-4
 
 
-def test_unseeded_output_follows_the_law(speaker, tiny_drafter):
+def test_unseeded_output_follows_the_law(trio):
     """With tests/mutations this is the test that a bias of 2 % fails."""
-    pair = Pair(
-        plain_server(speaker),
-        speculative_server(speaker, tiny_drafter, "--speculative-eagle-topk", "12"),
-    )
-    with running(*pair):
-        report = audit(pair, Scope(levels=(Level.LAW,)))
+    report = audit(Pair(trio.plain, trio.tree), Scope(levels=(Level.LAW,)))
     assert report.law.passes
     assert report.law.smallest_bias < 0.025

@@ -2,32 +2,17 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from dflash_sglang.bench.server import Server
 from tests.engine.checkpoints import MASK_TOKEN, VOCAB
-from tests.engine.servers import speculative_server
 from tests.engine.traffic import generate, generate_all, make_prompts
 
 pytestmark = pytest.mark.server
 
 PROMPT = [5, 9, 2, 44, 17, 8]
-
-
-@pytest.fixture(scope="module")
-def crowded(tiny_qwen3, tiny_drafter) -> Iterator[Server]:
-    """Little KV, short prefill chunks that share their batches with running requests."""
-    server = speculative_server(
-        tiny_qwen3,
-        tiny_drafter,
-        *("--speculative-eagle-topk", "12", "--chunked-prefill-size", "64"),
-        *("--enable-mixed-chunk", "--max-total-tokens", "1500", "--max-running-requests", "12"),
-    )
-    with server:
-        yield server
 
 
 def test_the_mask_token_is_an_ordinary_token_when_the_target_emits_it(trio):

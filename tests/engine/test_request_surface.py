@@ -13,7 +13,7 @@ import pytest
 
 from dflash_sglang.bench.server import Server, ServerError, running
 from tests.engine.checkpoints import VOCAB
-from tests.engine.servers import SEEDED, plain_server, speculative_server
+from tests.engine.servers import plain_server, speculative_server
 from tests.engine.surface import (
     LENGTH,
     OPTIONS,
@@ -29,21 +29,6 @@ from tests.engine.test_cases import assert_pool_is_whole
 from tests.engine.traffic import TIMEOUT, make_prompts
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(scope="module")
-def crowded(writer, tiny_drafter) -> Iterator[Server]:
-    """Little KV, short prefill chunks that share their batches with running requests."""
-    server = speculative_server(
-        writer,
-        tiny_drafter,
-        *("--speculative-eagle-topk", "12", *SEEDED),
-        *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
-        *("--max-total-tokens", "1500", "--max-running-requests", "12"),
-        "--enable-return-hidden-states",
-    )
-    with server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -307,14 +292,14 @@ class Variants(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def variants(writer, tiny_drafter) -> Iterator[Variants]:
+def variants(tiny_qwen3, tiny_drafter) -> Iterator[Variants]:
     common = (
         *("--disable-overlap-schedule", "--enable-deterministic-inference"),
         *("--disable-radix-cache", "--grammar-backend", "llguidance"),
     )
     pair = Variants(
-        plain_server(writer, *common),
-        speculative_server(writer, tiny_drafter, "--speculative-eagle-topk", "1", *common),
+        plain_server(tiny_qwen3, *common),
+        speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "1", *common),
     )
     with running(*pair):
         yield pair
@@ -329,9 +314,9 @@ def test_a_chain_without_overlap_gives_them_too(variants, prompts, option, sampl
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
 
 
-def test_lora_is_refused_by_name(writer, tiny_drafter):
+def test_lora_is_refused_by_name(tiny_qwen3, tiny_drafter):
     server = speculative_server(
-        writer,
+        tiny_qwen3,
         tiny_drafter,
         *("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "q_proj"),
     )
