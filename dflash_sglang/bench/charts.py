@@ -149,6 +149,7 @@ def speedup_by_category(run: Run) -> Canvas | None:
                      error_kw={"linewidth": 0.8})  # fmt: skip
             axes.set_xticks(np.arange(len(categories)), categories, rotation=20)
         axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle=":")
+        axes.set_ylim(bottom=0)
         axes.set(title=f"{workload}, temperature {temperature:g}, {case.load}",
                  ylabel="times plain decoding")  # fmt: skip
     return _finished(canvas, panels.values())
@@ -170,8 +171,8 @@ def latency(run: Run) -> Canvas:
                 axes.scatter(places, [_mean(cell, name) for cell in cells], marker=marker, s=24,
                              color="black", linewidth=0.8)  # fmt: skip
         axes.set_xticks(np.arange(len(cases)), [str(case.load) for case in cases])
-        axes.set(title=f"{workload}, temperature {temperature:g}",
-                 ylabel="ms between tokens: p50 (bar), p95 (–), p99 (▲)")  # noqa: RUF001  # fmt: skip
+        axes.set(title=f"{workload}, temperature {temperature:g}: bar p50, – p95, ▲ p99",  # noqa: RUF001
+                 ylabel="ms between tokens")  # fmt: skip
     return _finished(canvas, panels.values())
 
 
