@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
@@ -213,7 +214,7 @@ def _panels(run: Run, wanted: list[_Panel]) -> tuple[Canvas, dict[_Panel, Axes]]
 
 
 def _finished(canvas: Canvas, panels: Iterable[Axes], *, legend: bool = True) -> Canvas:
-    named = {}
+    named: dict[str, Artist] = {}
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
@@ -221,8 +222,8 @@ def _finished(canvas: Canvas, panels: Iterable[Axes], *, legend: bool = True) ->
         named |= dict(zip(labels, handles, strict=True))
     if legend and named:
         # One for all panels and above them, where it hides no mark.
-        canvas.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named),
-                      fontsize=8)  # fmt: skip
+        canvas.legend(list(named.values()), list(named), loc="outside upper center",
+                      ncols=len(named), fontsize=8)  # fmt: skip
     return canvas
 
 
