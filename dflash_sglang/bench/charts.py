@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
@@ -149,6 +150,7 @@ def speedup_by_category(run: Run) -> Canvas | None:
                      error_kw={"linewidth": 0.8})  # fmt: skip
             axes.set_xticks(np.arange(len(categories)), categories, rotation=20)
         axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle=":")
+        axes.set_ylim(bottom=0)
         axes.set(title=f"{workload}, temperature {temperature:g}, {case.load}",
                  ylabel="times plain decoding")  # fmt: skip
     return _finished(canvas, panels.values())
@@ -170,8 +172,8 @@ def latency(run: Run) -> Canvas:
                 axes.scatter(places, [_mean(cell, name) for cell in cells], marker=marker, s=24,
                              color="black", linewidth=0.8)  # fmt: skip
         axes.set_xticks(np.arange(len(cases)), [str(case.load) for case in cases])
-        axes.set(title=f"{workload}, temperature {temperature:g}",
-                 ylabel="ms between tokens: p50 (bar), p95 (–), p99 (▲)")  # noqa: RUF001  # fmt: skip
+        axes.set(title=f"{workload}, temperature {temperature:g}: bar p50, – p95, ▲ p99",  # noqa: RUF001
+                 ylabel="ms between tokens")  # fmt: skip
     return _finished(canvas, panels.values())
 
 
@@ -212,7 +214,7 @@ def _panels(run: Run, wanted: list[_Panel]) -> tuple[Canvas, dict[_Panel, Axes]]
 
 
 def _finished(canvas: Canvas, panels: Iterable[Axes], *, legend: bool = True) -> Canvas:
-    named = {}
+    named: dict[str, Artist] = {}
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
@@ -220,8 +222,8 @@ def _finished(canvas: Canvas, panels: Iterable[Axes], *, legend: bool = True) ->
         named |= dict(zip(labels, handles, strict=True))
     if legend and named:
         # One for all panels and above them, where it hides no mark.
-        canvas.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named),
-                      fontsize=8)  # fmt: skip
+        canvas.legend(list(named.values()), list(named), loc="outside upper center",
+                      ncols=len(named), fontsize=8)  # fmt: skip
     return canvas
 
 

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from dflash_sglang.bench import charts, figures
 from dflash_sglang.bench.errors import BenchError
-from dflash_sglang.bench.modes import Mode
 from dflash_sglang.bench.records import Run, write_run
 from dflash_sglang.bench.tables import Row, Table, as_html, markdown
 
@@ -82,7 +81,7 @@ def sections(run: Run) -> list[Section]:
                 {
                     "tokens_per_s": "output",
                     "speedup": "speedup",
-                    **({"over_native": "over native"} if Mode.NATIVE in run.modes else {}),
+                    "over_native": "over native",
                     "tokens_per_s_per_user": "output per user",
                     "accept_length": "accept length",
                     "step_ms": "step",
@@ -136,8 +135,10 @@ def as_page(run: Run, pictures: dict[str, Path]) -> str:
 
 
 def _table(run: Run, columns: dict[str, str]) -> Table:
-    """Rows of cases and modes; columns are metric -> heading."""
+    """Rows of cases and modes; columns are metric -> heading, those that have a figure."""
     found = {(e.case, e.mode, e.metric): e.figure for e in figures.entries(run)}
+    reported = {metric for _, _, metric in found}
+    columns = {metric: heading for metric, heading in columns.items() if metric in reported}
     rows = [
         Row(
             (case.workload, f"{case.temperature:g}", str(case.load), mode),
@@ -151,8 +152,8 @@ def _table(run: Run, columns: dict[str, str]) -> Table:
 
 
 def _resources(run: Run) -> list[Section]:
-    table = _table(run, {"kv_tokens": "KV slots", "joules_per_token": "energy per token"})
-    if all(figure is None for row in table.rows for figure in row.figures):
+    table = _table(run, {"kv_tokens": "KV in use", "joules_per_token": "energy per token"})
+    if not table.figure_columns:
         return []
     note = "Most KV slots in use, asked once a second; energy of the whole machine, where it tells."
     return [Section("Resources", note, table)]

@@ -62,10 +62,18 @@ def as_html(table: Table, *, provenance: bool = False) -> str:
         names = column < grid.labels or (provenance and column == last)
         return f"<{tag}{'' if names else ' class=number'}>{html.escape(text)}</{tag}>"
 
-    def row(tag: str, line: list[str]) -> str:
-        return f"<tr>{''.join(cell(tag, i, text) for i, text in enumerate(line))}</tr>"
+    def row(tag: str, line: list[str], first: bool = False) -> str:
+        cells = "".join(cell(tag, i, text) for i, text in enumerate(line))
+        return f"<tr{' class=first' if first else ''}>{cells}</tr>"
 
-    body = "\n".join(row("td", line) for line in grid.lines)
+    lines = []
+    above: list[str] = []
+    for line in grid.lines:
+        # What is compared differs in the last label only; a rule stands between comparisons.
+        compared = line[: grid.labels - 1]
+        lines.append(row("td", line, first=compared != above))
+        above = compared
+    body = "\n".join(lines)
     return (
         f"<table>\n<thead>{row('th', grid.header)}</thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
     )

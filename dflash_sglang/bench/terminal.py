@@ -9,7 +9,6 @@ import rich.table
 from rich.markup import escape
 
 from dflash_sglang.bench import figures
-from dflash_sglang.bench.modes import Mode
 from dflash_sglang.bench.provenance import describe
 from dflash_sglang.bench.records import Case, Load, Run
 from dflash_sglang.bench.tables import Row, Table, layout
@@ -36,11 +35,8 @@ def summary(run: Run) -> Iterator[rich.table.Table | str]:
 
 def _throughput(run: Run, cases: list[Case]) -> Table:
     found = {(e.case, e.mode, e.metric): e.figure for e in figures.entries(run) if e.case in cases}
-    columns = {
-        metric: heading
-        for metric, heading in _COLUMNS.items()
-        if metric != "over_native" or Mode.NATIVE in run.modes
-    }
+    reported = {metric for _, _, metric in found}
+    columns = {metric: heading for metric, heading in _COLUMNS.items() if metric in reported}
     rows = [
         Row((_short(case.load), mode), tuple(found.get((case, mode, metric)) for metric in columns))
         for case in cases

@@ -117,6 +117,18 @@ def test_plain_decoding_that_does_not_start_ends_the_run_with_the_reason(tmp_pat
         pass
 
 
+def test_a_run_in_which_nothing_starts_but_plain_says_why(tmp_path, monkeypatch):
+    server = Server([], log=tmp_path / "server.log")
+    server.log.write_text("OSError: no such drafter")
+    monkeypatch.setattr(Server, "start", lambda _: None)
+    monkeypatch.setattr(Server, "wait", failing)
+    with (
+        pytest.raises(BenchError, match="could be started:\n  tree: no such drafter"),
+        running_fleet({Mode.TREE: server}, {Mode.PLAIN: "http://x"}),
+    ):
+        pass
+
+
 def failing(_server: Server) -> None:
     raise ServerError("exited")
 
