@@ -174,7 +174,7 @@ def tree_attention(dtype: torch.dtype) -> Goal:
     seen = [torch.cat((prefix, mask[r]), dim=1) for r in range(REQUESTS)]  # [N, keys] each
 
     def ours() -> Tensor:
-        paged_attention(q, *cache, out, plan, MaskMode.TREE, scale=width**-0.5)
+        paged_attention(q, cache[0], cache[1], out, plan, MaskMode.TREE, scale=width**-0.5)
         return out
 
     def pytorchs() -> Tensor:

@@ -81,7 +81,8 @@ def _vocabulary_calls(sizes: Sizes, generator: torch.Generator) -> dict[str, Cal
     noise = (torch.arange(bs), positions)
     return {
         "greedy_tokens": (logits,),
-        "noisy_candidates": (logits, *temperature_and_weight, *noise, *laws, 16, 16),
+        # Without truncation: where too few tokens are possible, any others fill the rest.
+        "noisy_candidates": (logits, *temperature_and_weight, *noise, None, None, None, 16, 16),
         "draw_tokens": (logits, temperatures, *noise, *laws, False, False),
     }
 

@@ -52,7 +52,7 @@ class SyclDevice:
 
     def __init__(self, current_queue: Callable[[], int] | None, sub_group: int = 32) -> None:
         self.sub_group = sub_group
-        self._current_queue = current_queue or (lambda: None)
+        self._current_queue: Callable[[], int | None] = current_queue or (lambda: None)
         self._runner = _load_runner(str(sycl_root()))
         self._program = ctypes.c_void_p(self._runner.dflash2_open(self._current_queue()))
         if not self._program:
