@@ -10,6 +10,13 @@ from tests.engine.checkpoints import save_random_drafter, save_target
 from tests.engine.servers import SEEDED, Pair, Trio, plain_server, speculative_server
 from tests.engine.tokenizers import save_tokenizer
 
+SHARED = {"trio", "seeded", "crowded"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on shared servers come last: those stay to the end, and a server takes 2 GB."""
+    items.sort(key=lambda item: not SHARED.isdisjoint(getattr(item, "fixturenames", ())))
+
 
 @pytest.fixture(scope="session")
 def tiny_drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
