@@ -215,17 +215,17 @@ PATCHES = (
         native.accept_fixed_draft,
         "as is_dflash_sampling_verify_available",
     ),
-)
-
-# These need the compiled kernels; SGLang's own code is the reference for them.
-LAYER_PATCHES = (
     Patch(
         "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode",
         "AROUND",
         _keep_pytorch_operators,
-        "--enable-deterministic-inference would put Triton kernels in place of PyTorch's; the CPU "
-        "kernels are batch-invariant by themselves",
+        "--enable-deterministic-inference would put Triton kernels in place of PyTorch's, which a "
+        "CPU cannot run; the compiled kernels are batch-invariant by themselves",
     ),
+)
+
+# These need the compiled kernels; SGLang's own code is the reference for them.
+LAYER_PATCHES = (
     Patch(
         "sglang.srt.layers.layernorm.RMSNorm.forward_native",
         "AROUND",

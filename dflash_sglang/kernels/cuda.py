@@ -7,6 +7,7 @@ is loaded. Launches go to PyTorch's current stream, so CUDA graphs capture them.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -103,14 +104,24 @@ def build_module(architectures: tuple[int, ...]) -> Path:
 
 
 def _nvcc() -> str:
+    """The compiler of CUDA_HOME, of the PATH, or of the package ``nvidia-cuda-nvcc``."""
     root = os.environ.get("CUDA_HOME")
     path = shutil.which("nvcc", path=f"{root}/bin") if root else shutil.which("nvcc")
+    path = path or _packaged_nvcc()
     if path is None:
         raise build.KernelBuildError(
-            "The CUDA kernels need nvcc, which was not found; install the CUDA toolkit, put nvcc "
-            f"on the PATH or set CUDA_HOME, or set {build.MODE_VARIABLE}=reference."
+            "The CUDA kernels need nvcc, which was not found; install the CUDA toolkit or the "
+            "package nvidia-cuda-nvcc, put nvcc on the PATH or set CUDA_HOME, or set "
+            f"{build.MODE_VARIABLE}=reference."
         )
     return path
+
+
+def _packaged_nvcc() -> str | None:
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    found = [path for folder in folders for path in Path(folder).glob("*/bin/nvcc")]
+    return str(found[0]) if found else None
 
 
 def nvcc_version() -> str:

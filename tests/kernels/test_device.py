@@ -224,9 +224,10 @@ def test_every_operator_of_a_step_has_a_device_kernel() -> None:
     assert set(examples.calls(examples.Sizes(vocabulary=100))) <= set(device.OPERATORS)
 
 
-def test_cuda_sources_compile_without_a_warning_for_every_architecture() -> None:
+def test_cuda_sources_compile_without_a_warning() -> None:
+    """For one architecture; launch/test_cuda.sh compiles for all of them."""
     try:
-        module = cuda.build_module(cuda.ARCHITECTURES)
+        module = cuda.build_module((90,))
     except build.KernelBuildError as error:
         if "was not found" in str(error):
             pytest.skip(str(error))
