@@ -7,6 +7,7 @@ from DFLASH2_FUZZ_SEED: always the same here, another number for other requests.
 import io
 import json
 import os
+from collections.abc import Iterator
 from math import ceil
 from random import Random
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from dflash_sglang.audit.run import audit_running
 from dflash_sglang.audit.scope import Level, Scope
 from tests.engine.fuzzing import HANG, Fuzzer, send
-from tests.engine.servers import Pair, plain_server
+from tests.engine.servers import SEEDED, Pair, plain_server, speculative_server
 from tests.engine.test_cases import assert_pool_is_whole
 
 pytestmark = pytest.mark.server
@@ -28,10 +29,23 @@ WIDTH = 12  # requests at once
 COMPARED = 0.1  # of the random requests whose tokens are decided
 
 
-@pytest.fixture
-def pressed(seeded, crowded) -> Pair:
-    """Servers that honour seeds; the tree's is short of everything."""
-    return Pair(seeded.plain, crowded)
+@pytest.fixture(scope="module")
+def pressed(seeded, tiny_qwen3, tiny_drafter) -> Iterator[Pair]:
+    """Servers that honour seeds; the tree's reads prompts in chunks beside running requests.
+
+    It has room for every request at once: SGLang 0.5.23 lets the next chunk of a prompt in whether
+    or not there is room (``PrefillBudget.available_chunk_tokens``), and ends itself if there is
+    none. Retractions are in test_request_surface.py and test_cases.py.
+    """
+    tree = speculative_server(
+        tiny_qwen3,
+        tiny_drafter,
+        *("--speculative-eagle-topk", "12", *SEEDED),
+        *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
+        *("--max-total-tokens", "5000", "--max-running-requests", str(WIDTH)),
+    )
+    with tree:
+        yield Pair(seeded.plain, tree)
 
 
 def audit(pair: Pair, scope: Scope):
