@@ -42,9 +42,9 @@ resume=()
 [ ! -e "$work/drafter/state.safetensors" ] || resume=(--resume)
 [ -e "$drafter/config.json" ] ||
   dflash2 train --target "$target" --data "$work/capture" --held-out "$work/held-out" \
-    --held-out-samples 48 --out "$work/drafter" --steps "$steps" "${resume[@]}" \
+    --held-out-samples 12 --out "$work/drafter" --steps "$steps" "${resume[@]}" \
     --layers 2 --selector-rank 32 --anchors 24 --head-rows 8192 --sampled-rows 2048 \
-    --scale-features --evaluate-every 250 --save-every 250 --seed 1
+    --scale-features --evaluate-every 500 --save-every 250 --seed 1
 
 [ -e "$work/evaluation.json" ] ||
   dflash2 evaluate --drafter "$drafter" --target "$target" --prompts "$work/held-out.jsonl" \
