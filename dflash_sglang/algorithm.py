@@ -77,7 +77,9 @@ def drafter_of(server_args: ServerArgs) -> DFlash2Config:
 
 def options_of(server_args: ServerArgs) -> DFlash2Options:
     """A server's speculation window; the same in every process that asks."""
-    return _options_of(resolving_view(server_args))
+    # Resolution leaves what was asked for in the fields, and a number of nodes that was left out is
+    # not the same as the default.
+    return _options_of(resolving_view(server_args), server_args.speculative_num_draft_tokens)
 
 
 def _drafter_of(cfg: Any) -> DFlash2Config:
@@ -86,12 +88,12 @@ def _drafter_of(cfg: Any) -> DFlash2Config:
     )
 
 
-def _options_of(cfg: Any) -> DFlash2Options:
+def _options_of(cfg: Any, num_draft_tokens: int | None) -> DFlash2Options:
     return resolve_options(
         _drafter_of(cfg),
         device=cfg.device,
         num_steps=cfg.speculative_num_steps,
-        num_draft_tokens=cfg.speculative_num_draft_tokens,
+        num_draft_tokens=num_draft_tokens,
         topk=cfg.speculative_eagle_topk,
         tuning=tuning_from_environment(),
     )
@@ -151,7 +153,7 @@ class DFlash2Algorithm(CustomSpecAlgo):
             logger.info("dflash2: no draft tokens were asked for, so decoding is plain.")
             server_args.speculative_algorithm = None
             return
-        options = _options_of(server_args)
+        options = _options_of(server_args, server_args.speculative_num_draft_tokens)
         server_args.speculative_num_steps = options.max_depth
         server_args.speculative_num_draft_tokens = options.num_nodes
         server_args.speculative_eagle_topk = options.max_children

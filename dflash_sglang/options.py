@@ -41,6 +41,9 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             fixes its own number).
         shared_noise: draft with the noise that the target will sample with; off only to measure
             what it is worth. Output never depends on it.
+        adaptive: choose the nodes of every step from measured acceptance and cost, up to
+            ``--speculative-num-draft-tokens``; None does so on a CPU where that flag was left out.
+            Output never depends on it.
         noise_doubt: how far the drafter's law is taken to be from the target's when candidates are
             ranked under that noise (see ``tree.noisy``); None learns it for each request. Output
             never depends on it.
@@ -49,6 +52,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     entropy_weight: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 0.0
     candidates: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     shared_noise: bool = True
+    adaptive: bool | None = None
     noise_doubt: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)] | None = None
 
 
@@ -104,6 +108,7 @@ class DFlash2Options:
         num_nodes: nodes verified in one step, root included.
         max_children: greatest number of children of a node; 1 is a chain.
         candidates: candidates per drafted position (K of the lattice).
+        is_adaptive: num_nodes is a ceiling, and each step chooses its own number.
         tuning: options without a flag of SGLang's.
     """
 
@@ -112,6 +117,7 @@ class DFlash2Options:
     num_nodes: int
     max_children: int
     candidates: int
+    is_adaptive: bool
     tuning: Tuning
 
     @property
@@ -127,7 +133,8 @@ class DFlash2Options:
         """The resolved values in one line, for the log."""
         shape = "chain" if self.is_chain else f"tree, at most {self.max_children} children a node"
         return (
-            f"block size {self.block_size}, depth {self.max_depth}, {self.num_nodes} nodes "
+            f"block size {self.block_size}, depth {self.max_depth}, "
+            f"{'at most ' if self.is_adaptive else ''}{self.num_nodes} nodes "
             f"verified a step ({shape}), {self.candidates} candidates a position, "
             f"shared noise {'on' if self.tuning.shared_noise else 'off'}"
         )
@@ -159,6 +166,7 @@ def resolve_options(
         num_nodes=nodes,
         max_children=children,
         candidates=candidates,
+        is_adaptive=_resolve_adaptive(tuning.adaptive, num_draft_tokens, device),
         tuning=tuning,
     )
 
@@ -208,3 +216,14 @@ def _resolve_nodes(num_draft_tokens: int | None, depth: int, children: int, devi
             f"{num_draft_tokens}."
         )
     return num_draft_tokens
+
+
+def _resolve_adaptive(asked: bool | None, num_draft_tokens: int | None, device: str) -> bool:
+    if asked is None:
+        return device == "cpu" and num_draft_tokens is None
+    if asked and device != "cpu":
+        raise OptionsError(
+            '--dflash2-config: "adaptive" chooses among captured widths, and on an accelerator '
+            f"SGLang captures one: expected false with --device {device}, got true."
+        )
+    return asked

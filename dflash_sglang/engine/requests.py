@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dflash_sglang.request_limits import LimitsError, parse_limits
+
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
@@ -45,6 +47,7 @@ def disarm(req: Req) -> None:
         setattr(req, name, False)
     req.sampling_params.min_p = 0.0
     req.sampling_params.min_new_tokens = 0
+    req.sampling_params.custom_params = None
 
 
 def refusal(req: Req, seeded: bool) -> str | None:
@@ -57,6 +60,10 @@ def refusal(req: Req, seeded: bool) -> str | None:
         if getattr(req, name):
             return f"dflash2 does not support {name} yet: expected false, got {getattr(req, name)}."
     params = req.sampling_params
+    try:
+        parse_limits(params.custom_params)
+    except LimitsError as error:
+        return f"{error}"
     if seeded and params.min_p > 0:
         # SGLang's sampler asserts, and the server would end, for greedy requests beside others too.
         return (

@@ -78,8 +78,9 @@ class TreeVerifier:
         """One forward over all nodes, then one token of the target's at each."""
         trees = copy_trees(batch, tree, layout)  # overlaps with the forward below
         verify_input = self._verify_input(batch, window, tree, layout)
-        batch.out_cache_loc = window.slots[:, : self._options.num_nodes].reshape(-1)
-        with _host_lengths_with(batch, self._options.num_nodes):
+        nodes = tree.tokens.shape[1]
+        batch.out_cache_loc = window.slots[:, :nodes].reshape(-1)
+        with _host_lengths_with(batch, nodes):
             forward_batch, _ = verify_input.prepare_for_verify(batch, self._worker)
         result = self._worker.forward_batch_generation(
             batch=None,
@@ -94,12 +95,16 @@ class TreeVerifier:
         return TargetVerdict(output, tokens, result.can_run_cuda_graph)
 
     def write_logprobs(
-        self, batch: ScheduleBatch, verdict: Verdict, output: LogitsProcessorOutput
+        self,
+        batch: ScheduleBatch,
+        verdict: Verdict,
+        output: LogitsProcessorOutput,
+        nodes: int,
     ) -> None:
         """Put the log-probabilities of the delivered tokens where SGLang looks for them."""
         bs, delivered = verdict.node_path.shape
         first_rows = torch.arange(bs, device=verdict.node_path.device)[:, None]
-        rows = first_rows * self._options.num_nodes + verdict.node_path.clamp(min=0)
+        rows = first_rows * nodes + verdict.node_path.clamp(min=0)
         path = replace(output, next_token_logits=output.next_token_logits[rows.reshape(-1)])
         compute_spec_logprobs(batch, path, verdict.tokens.reshape(-1), chain_stride=delivered)
         output.next_token_logprobs = path.next_token_logprobs
@@ -111,7 +116,7 @@ class TreeVerifier:
     def _verify_input(
         self, batch: ScheduleBatch, window: StepWindow, tree: DraftTree, layout: TreeLayout
     ) -> TreeVerifyInput:
-        nodes = self._options.num_nodes
+        nodes = tree.tokens.shape[1]
         verify_input = TreeVerifyInput(
             draft_token=tree.tokens.reshape(-1),
             positions=layout.positions.reshape(-1),
@@ -121,7 +126,7 @@ class TreeVerifier:
             kv_loc_plan=window.plan,
             kv_loc_cols=window.columns(nodes),
         )
-        if self._options.is_chain:
+        if self._options.is_chain or nodes == 1:
             return verify_input  # a chain's mask is the causal one that every backend has
         if tree.tokens.is_cpu:
             verify_input.tree_mask = layout.mask
@@ -139,7 +144,7 @@ class TreeVerifier:
         layout: TreeLayout,
         noise: StepNoise | None,
     ) -> torch.Tensor:
-        nodes = self._options.num_nodes
+        nodes = tree.tokens.shape[1]
         info = batch.sampling_info
         by_node = logits.view(-1, nodes, logits.shape[-1])  # [bs, N, V]
         if info.is_all_greedy:

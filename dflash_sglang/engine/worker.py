@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,16 +22,19 @@ from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
 from dflash_sglang.engine.drafting import BlockDrafter
 from dflash_sglang.engine.first_tokens import draw_as_alone
-from dflash_sglang.engine.noise import step_noise
+from dflash_sglang.engine.limits import LimitTable
+from dflash_sglang.engine.noise import StepNoise, step_noise
 from dflash_sglang.engine.placement import replicated_drafter
 from dflash_sglang.engine.state import DraftState, carry
 from dflash_sglang.engine.targets import check_target
 from dflash_sglang.engine.verifying import TreeVerifier
 from dflash_sglang.engine.vocabulary import TargetVocabulary
-from dflash_sglang.engine.window import open_window
+from dflash_sglang.engine.widths import AdaptiveWidth, FixedWidth
+from dflash_sglang.engine.window import StepWindow, open_window
 from dflash_sglang.kernels.walk import CommitMoves, commit_path
-from dflash_sglang.tree.build import build_tree
+from dflash_sglang.tree.build import DraftTree, bare_root, build_tree
 from dflash_sglang.tree.layout import make_layout
+from dflash_sglang.tree.noisy import NoisyEdges
 from dflash_sglang.verify.walk import walk
 
 if TYPE_CHECKING:
@@ -76,6 +80,21 @@ class DFlash2Worker(BaseSpecWorker):
         self._verifier = TreeVerifier(target_worker, self._options, self._adjuster)
         if get_parallel().tp_rank == 0:
             logger.info("dflash2: %s", self._options.describe())
+
+    @cached_property
+    def _limits(self) -> LimitTable:
+        # The request table is made after the worker.
+        rows = self._runner.req_to_token_pool.req_to_token.shape[0]
+        options = self._options
+        with torch.inference_mode(False):
+            return LimitTable(rows, options.num_nodes, options.max_depth, self._runner.device)
+
+    @cached_property
+    def _widths(self) -> FixedWidth | AdaptiveWidth:
+        if not self._options.is_adaptive:
+            return FixedWidth(self._limits)
+        rows = self._runner.req_to_token_pool.req_to_token.shape[0]
+        return AdaptiveWidth(self._options, rows, self._limits, get_dp_tp_group())
 
     # What the scheduler asks of a speculative worker ------------------------------------------
 
@@ -146,6 +165,10 @@ class DFlash2Worker(BaseSpecWorker):
         self._append_context(features[: slots.shape[0]], slots, positions)
         result.logits_output.hidden_states = None  # the scheduler would copy it to the host
         self._drafter.forget(batch.req_pool_indices)
+        running = set(batch.decoding_reqs or [])
+        admitted = [request for request in batch.reqs if request not in running]
+        self._limits.admit(admitted)
+        self._widths.admit(admitted)
         result.next_draft_input = carry(result.next_token_ids, result.new_seq_lens)
         return result
 
@@ -157,13 +180,50 @@ class DFlash2Worker(BaseSpecWorker):
         grammar_barrier: Callable[[], None] | None,
     ) -> GenerationBatchResult:
         window = open_window(batch, self._runner, self._options.slots_per_step)
-        with draft_tp_context(self.draft_parallel_layout):
-            block = self._drafter.draft(batch, window)
         noise = step_noise(
             batch, window.prefix_lens, self._options.max_depth, self._target_worker.random_seed
         )
-        rows = batch.req_pool_indices
-        choices = self._drafter.lattice(block, window.anchors, batch.sampling_info, noise, rows)
+        edges, tree = self._propose(batch, window, noise)
+        layout = make_layout(tree, window.prefix_lens)
+
+        target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
+        self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+        nodes = tree.tokens.shape[1]
+        depth = min(self._options.max_depth, nodes - 1)
+        allowed = self._limits.bound(batch.reqs, batch.req_pool_indices, tree)
+        verdict = walk(allowed, target.tokens, depth)
+        self._widths.learn(verdict)
+        self._adjuster.follow(batch, verdict.tokens, verdict.accept_lens)
+        if batch.return_logprob:
+            self._verifier.write_logprobs(batch, verdict, target.output, nodes)
+
+        self._drafter.learn(batch.req_pool_indices, edges, verdict)
+        moves = commit_path(verdict.node_path, window.slots, window.prefix_lens, nodes)
+        publish(moves.new_lens)
+        self._commit(moves, target.output.hidden_states, depth)
+        target.output.hidden_states = None
+        return GenerationBatchResult(
+            logits_output=target.output,
+            next_token_ids=verdict.tokens.reshape(-1),
+            accept_lens=verdict.accept_lens.to(torch.int32),
+            can_run_cuda_graph=target.can_run_cuda_graph,
+            next_draft_input=carry(verdict.bonus, moves.new_lens),
+            speculative_num_draft_tokens=nodes,
+            speculative_output_stride=depth + 1,
+            new_seq_lens=moves.new_lens,
+        )
+
+    def _propose(
+        self, batch: ScheduleBatch, window: StepWindow, noise: StepNoise | None
+    ) -> tuple[NoisyEdges | None, DraftTree]:
+        """Draft and cut the tree to the step's width; a width of one node needs no draft."""
+        if not self._widths.drafts(batch):
+            return None, bare_root(window.anchors)
+        with draft_tp_context(self.draft_parallel_layout):
+            block = self._drafter.draft(batch, window)
+        choices = self._drafter.lattice(
+            block, window.anchors, batch.sampling_info, noise, batch.req_pool_indices
+        )
         tree = build_tree(
             choices.lattice,
             window.anchors,
@@ -174,40 +234,15 @@ class DFlash2Worker(BaseSpecWorker):
         # One tree for all ranks, even where rounding made theirs differ.
         for part in (tree.tokens, tree.parents, tree.depths):
             self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, part)
-        layout = make_layout(tree, window.prefix_lens)
+        return choices.edges, self._widths.cut(tree)
 
-        target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
-        self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
-        verdict = walk(tree, target.tokens, self._options.max_depth)
-        self._adjuster.follow(batch, verdict.tokens, verdict.accept_lens)
-        if batch.return_logprob:
-            self._verifier.write_logprobs(batch, verdict, target.output)
-
-        self._drafter.learn(rows, choices.edges, verdict)
-        moves = commit_path(
-            verdict.node_path, window.slots, window.prefix_lens, self._options.num_nodes
-        )
-        publish(moves.new_lens)
-        self._commit(moves, target.output.hidden_states)
-        target.output.hidden_states = None
-        return GenerationBatchResult(
-            logits_output=target.output,
-            next_token_ids=verdict.tokens.reshape(-1),
-            accept_lens=verdict.accept_lens.to(torch.int32),
-            can_run_cuda_graph=target.can_run_cuda_graph,
-            next_draft_input=carry(verdict.bonus, moves.new_lens),
-            speculative_num_draft_tokens=self._options.num_nodes,
-            speculative_output_stride=self._options.max_depth + 1,
-            new_seq_lens=moves.new_lens,
-        )
-
-    def _commit(self, moves: CommitMoves, features: torch.Tensor) -> None:
+    def _commit(self, moves: CommitMoves, features: torch.Tensor, depth: int) -> None:
         """Give the accepted path consecutive slots, and the drafter the path's hidden states.
 
         Args:
             features: [bs * N, n * D] hidden states of every node, the target's.
         """
-        if not self._options.is_chain:
+        if depth and not self._options.is_chain:
             self._runner.token_to_kv_pool.move_kv_cache(moves.targets, moves.sources)
         self._append_context(features[moves.rows], moves.context_slots, moves.positions)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dflash_sglang.kernels import tree as kernels
@@ -49,3 +50,26 @@ def build_tree(
         raise LatticeError(f"max_children must be at least 1, got {max_children}")
 
     return kernels.build_tree(*lattice, anchors, num_nodes, max_depth, max_children)
+
+
+def first_nodes(tree: DraftTree, count: int) -> DraftTree:
+    """The tree of the ``count`` best nodes, 1 <= count <= N.
+
+    Nodes stand best first, so it is what ``build_tree`` makes when asked for so many.
+    """
+    if not 1 <= count <= tree.tokens.shape[1]:
+        raise LatticeError(f"count must lie between 1 and {tree.tokens.shape[1]}, got {count}")
+    tokens, parents, depths, log_values = (part[:, :count].contiguous() for part in tree[:4])
+    return DraftTree(tokens, parents, depths, log_values, tree.num_nodes.clamp(max=count))
+
+
+def bare_root(anchors: Tensor) -> DraftTree:
+    """The tree without a draft: a step of plain decoding. anchors: ``[bs]`` int64."""
+    tokens = anchors[:, None]  # [bs, 1]
+    return DraftTree(
+        tokens=tokens,
+        parents=torch.full_like(tokens, -1),
+        depths=torch.zeros_like(tokens),
+        log_values=torch.zeros_like(tokens, dtype=torch.float32),
+        num_nodes=torch.ones_like(anchors),
+    )

@@ -1,0 +1,175 @@
+"""What a draft node is worth: its drafter's value, corrected by what such nodes were accepted with.
+
+A node's value v is the drafter's chance that its whole path is accepted. Drafters are wrong in ways
+that repeat: they are too sure at the ends of blocks, and of one kind of text more than of another.
+So two corrections stand between a value and the chance that is reckoned with:
+
+* one for all requests, by kind of decoding (greedy or sampled), depth and size of v, and
+* one for each request, a single factor, which starts at what its domain showed
+  (``adaptive.domain``) and follows the request's own steps. Old steps are forgotten exponentially.
+
+Both are ratios of accepted to promised nodes, with a prior that weighs as much as a few accepted
+nodes. What a request got lately at each width is remembered too: it is all that is known before a
+block is drafted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash_sglang.adaptive.domain import DOMAINS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_VALUE_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])
+_SHARED_PRIOR = 4.0  # accepted nodes that the prior of a shared ratio weighs
+_REQUEST_PRIOR = 6.0  # the same for a request's factor
+_SHARED_MEMORY = 0.999  # of what earlier steps said, kept a step
+_REQUEST_MEMORY = 0.97
+_CURVE_MEMORY = 0.85
+_PRIOR_HOLD = 0.8  # chance that a draft token holds, of domains that were not seen yet
+_MOST = 3.0  # a ratio's reach
+
+
+class DraftedNodes(NamedTuple):
+    """A batch of draft trees on the host, best nodes first, root and padding included."""
+
+    depths: Ints  # [bs, N]
+    values: Floats  # [bs, N], the drafter's; 0 for padding
+
+
+class Kinds(NamedTuple):
+    """What is known of a batch's requests from their prompts and parameters."""
+
+    rows: Ints  # [bs], the rows that the requests hold
+    sampled: Ints  # [bs], 1 where the request is sampled, 0 where it is greedy
+
+
+class AcceptModel:
+    """Acceptance of every request that a server can hold at once.
+
+    Args:
+        rows: number of requests.
+        widths: W ascending numbers of nodes, the first of them 1 (plain decoding).
+        max_depth: greatest depth of a node.
+    """
+
+    def __init__(self, rows: int, widths: tuple[int, ...], max_depth: int) -> None:
+        if len(widths) < 2 or widths[0] != 1 or list(widths) != sorted(set(widths)):
+            raise ValueError(f"widths must ascend from 1, got {widths}")
+        self._widths = np.array(widths)
+        shared = (2, max_depth + 1, len(_VALUE_EDGES) + 1)
+        self._promised, self._accepted = np.zeros(shared), np.zeros(shared)
+        kinds = (len(DOMAINS), 2)
+        self._domain_promised, self._domain_accepted = np.zeros(kinds), np.zeros(kinds)
+        self._domain_curves = np.tile(_first_curve(widths, max_depth), (*kinds, 1))
+        self._domains = np.zeros(rows, dtype=np.int64)
+        self._is_new = np.ones(rows, dtype=bool)
+        self._centres = np.ones(rows)
+        self._row_promised, self._row_accepted = np.zeros(rows), np.zeros(rows)
+        self._curves = np.zeros((rows, len(widths)))
+
+    def restart(self, rows: Ints, domains: Ints) -> None:
+        """New requests in these rows, [n] each; ``domains`` index ``DOMAINS``."""
+        self._domains[rows] = domains
+        self._is_new[rows] = True
+        self._row_promised[rows] = self._row_accepted[rows] = 0.0
+
+    def remembered(self, kinds: Kinds) -> Floats:
+        """Tokens a step that each request got lately at each width, [bs, W]."""
+        self._welcome(kinds)
+        return self._curves[kinds.rows]
+
+    def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
+        """The chance that each node's path is accepted, [bs, N]; the root's is 1."""
+        self._welcome(kinds)
+        shared = self._shared_chances(kinds, nodes)
+        chances = np.minimum(shared * self._factors(kinds.rows)[:, None], 1.0)
+        chances[:, 0] = 1.0
+        return chances
+
+    def learn(
+        self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_], chances: Floats
+    ) -> None:
+        """Take in a step.
+
+        Args:
+            nodes: all N drafted nodes.
+            accepted: [bs, n] of the first n of them, which were verified: those of the path.
+            chances: [bs, N] from :meth:`chances`.
+        """
+        self._welcome(kinds)
+        n = accepted.shape[1]
+        seen = DraftedNodes(nodes.depths[:, 1:n], nodes.values[:, 1:n])
+        hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
+        expected = self._shared_chances(kinds, seen).sum(axis=1)  # [bs]
+        got = hits.sum(axis=1)
+
+        place = self._places(kinds, seen)
+        self._promised *= _SHARED_MEMORY
+        self._accepted *= _SHARED_MEMORY
+        np.add.at(self._promised, place, seen.values)
+        np.add.at(self._accepted, place, hits)
+
+        domain = self._domains[kinds.rows], kinds.sampled
+        for total, step in ((self._domain_promised, expected), (self._domain_accepted, got)):
+            total *= _SHARED_MEMORY
+            np.add.at(total, domain, step)
+
+        rows, keep = kinds.rows, _REQUEST_MEMORY
+        self._row_promised[rows] = keep * self._row_promised[rows] + expected
+        self._row_accepted[rows] = keep * self._row_accepted[rows] + got
+        curves = self._curve(chances)
+        self._curves[rows] += (1 - _CURVE_MEMORY) * (curves - self._curves[rows])
+        for row, kind in zip(self._curves[rows], zip(*domain, strict=True), strict=True):
+            self._domain_curves[kind] += 0.05 * (row - self._domain_curves[kind])
+
+    def _curve(self, chances: Floats) -> Floats:
+        """Expected tokens at each width, [bs, W]: the root stands for the bonus token."""
+        within = np.minimum(self._widths, chances.shape[1]) - 1
+        return np.cumsum(chances, axis=1)[:, within]
+
+    def _welcome(self, kinds: Kinds) -> None:
+        """Requests that decode for the first time start from their domain."""
+        new = self._is_new[kinds.rows]
+        if not new.any():
+            return
+        rows = kinds.rows[new]
+        domain = self._domains[rows], kinds.sampled[new]
+        self._centres[rows] = _ratio(
+            self._domain_accepted[domain], self._domain_promised[domain], _REQUEST_PRIOR, 1.0
+        )
+        self._curves[rows] = self._domain_curves[domain]
+        self._is_new[rows] = False
+
+    def _factors(self, rows: Ints) -> Floats:
+        return _ratio(
+            self._row_accepted[rows],
+            self._row_promised[rows],
+            _REQUEST_PRIOR,
+            self._centres[rows],
+        )
+
+    def _shared_chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
+        place = self._places(kinds, nodes)
+        ratios = _ratio(self._accepted[place], self._promised[place], _SHARED_PRIOR, 1.0)
+        return np.minimum(nodes.values * ratios, 1.0)
+
+    def _places(self, kinds: Kinds, nodes: DraftedNodes) -> tuple[Ints, Ints, Ints]:
+        bins = np.searchsorted(_VALUE_EDGES, nodes.values)
+        return kinds.sampled[:, None], nodes.depths, bins
+
+
+def _ratio(accepted: Floats, promised: Floats, weight: float, centre: Floats | float) -> Floats:
+    ratio = (weight * centre + accepted) / (weight + promised)
+    return np.clip(ratio, 1 / _MOST, _MOST)
+
+
+def _first_curve(widths: tuple[int, ...], max_depth: int) -> Floats:
+    """A chain whose tokens hold with a fixed chance: what is assumed before anything was seen."""
+    holds = _PRIOR_HOLD ** np.arange(max_depth + 1)
+    return np.array([holds[: min(width, max_depth + 1)].sum() for width in widths])

@@ -1,0 +1,149 @@
+"""Milliseconds of a step by batch size, nodes and context: a fit, corrected by what is measured.
+
+The fit is linear in what a step reads and multiplies: draft and verify have a fixed part, a part
+for each request, one for each node, and one for every cached token that a request's nodes attend
+to. Plain decoding is a step of one node without a draft. Devices are not linear (a GEMM of nine
+rows can cost what eight cost, or twice), so each place, a pair of batch size and nodes, also keeps
+how far its measurements are from the fit; places without any lean on their neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+_MEMORY = 0.9  # of a place's earlier measurements, kept a measurement
+_REACH = 0.5  # of a measurement to its neighbours, in powers of two of batch size and nodes
+_TRUST = 0.5  # measurements that the fit weighs
+_FIRST_TRUST = 0.5  # what a measurement at the start weighs beside those of real steps
+_CLIP = math.log(4.0)  # one measurement says at most that the fit is off by this factor
+_OUTLIER = 8.0  # times the expectation; such a step was interrupted
+_ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
+_BATCH_SIZES = (*range(1, 9), *(s * 2**e for e in range(7) for s in (10, 12, 14, 16)))
+
+
+class Step(NamedTuple):
+    """What a decode step's time depends on."""
+
+    requests: int
+    nodes: int  # verified a request, root included; 1 is plain decoding
+    context: int  # cached tokens, all requests together
+
+
+class Measured(NamedTuple):
+    """A step and what it took."""
+
+    step: Step
+    milliseconds: float
+
+
+class CostModel:
+    """Expected milliseconds of decode steps.
+
+    Args:
+        widths: W ascending numbers of nodes that steps may have.
+        coefficients: milliseconds per feature, from :meth:`fit`.
+    """
+
+    def __init__(self, widths: Sequence[int], coefficients: np.ndarray) -> None:
+        self._widths = list(widths)
+        self._coefficients = coefficients
+        shape = (len(_BATCH_SIZES), len(widths))
+        self._ratios = np.zeros(shape)  # mean logarithm of measured by fitted
+        self._weights = np.zeros(shape)  # measurements, forgotten ones left out
+        self._counts = np.zeros(shape, dtype=np.int64)
+        self._near_sizes = _nearness(_BATCH_SIZES)
+        self._near_widths = _nearness(self._widths)
+        plain = np.array(self._widths) == 1
+        # A plain step has no draft, so it says nothing about the others.
+        self._near_widths *= plain[:, None] == plain[None, :]
+
+    @classmethod
+    def fit(cls, widths: Sequence[int], measured: Iterable[Measured]) -> CostModel:
+        """Least squares with no negative coefficient, errors relative to the times.
+
+        Raises:
+            ValueError: nothing was measured, or a time is not positive.
+        """
+        from scipy.optimize import nnls
+
+        rows = list(measured)
+        if not rows or any(not row.milliseconds > 0 for row in rows):
+            raise ValueError("a cost model needs measured steps with positive times")
+        times = np.array([row.milliseconds for row in rows])
+        features = np.array([_features(row.step) for row in rows])
+        coefficients, _ = nnls(features / times[:, None], np.ones(len(rows)))
+        model = cls(widths, coefficients)
+        for row in rows:
+            model._take_in(row, _FIRST_TRUST)
+        return model
+
+    @classmethod
+    def assumed(cls, widths: Sequence[int]) -> CostModel:
+        """Before anything was measured: the shape of a small machine's times, at no known scale."""
+        return cls(widths, _ASSUMED)
+
+    def milliseconds(self, requests: int, context: int) -> np.ndarray:
+        """Expected times at every width, [W]."""
+        fitted = np.array([self._fitted(Step(requests, n, context)) for n in self._widths])
+        return fitted * np.exp(self._corrections(_place(requests)))
+
+    def counts(self, requests: int) -> np.ndarray:
+        """How often steps of about so many requests were measured at every width, [W]."""
+        return self._counts[_place(requests)]
+
+    def correct(self, measured: Measured) -> None:
+        """Take in a step's time; one that was plainly interrupted is left out."""
+        step, milliseconds = measured
+        if not milliseconds > 0:
+            return
+        row, column = _place(step.requests), self._widths.index(step.nodes)
+        fitted = self._fitted(step)
+        if self._counts[row, column] >= 3:
+            expected = fitted * math.exp(self._corrections(row)[column])
+            if milliseconds > _OUTLIER * expected:
+                return
+        ratio = max(-_CLIP, min(_CLIP, math.log(milliseconds / fitted)))
+        self._counts[row, column] += 1
+        self._weights[row, column] = _MEMORY * self._weights[row, column] + 1
+        self._ratios[row, column] += (ratio - self._ratios[row, column]) / self._weights[
+            row, column
+        ]
+
+    def _take_in(self, measured: Measured, trust: float) -> None:
+        step, milliseconds = measured
+        place = _place(step.requests), self._widths.index(step.nodes)
+        ratio = max(-_CLIP, min(_CLIP, math.log(milliseconds / self._fitted(step))))
+        self._weights[place] = _MEMORY * self._weights[place] + trust
+        self._ratios[place] += trust * (ratio - self._ratios[place]) / self._weights[place]
+
+    def _fitted(self, step: Step) -> float:
+        return max(1e-3, float(_features(step) @ self._coefficients))
+
+    def _corrections(self, row: int) -> np.ndarray:
+        """Mean of the measured places' ratios, near places first, at every width: [W]."""
+        near = self._near_sizes[row] @ np.stack([self._weights * self._ratios, self._weights])
+        ratios, weights = near @ self._near_widths  # [2, W] each
+        return ratios / (weights + _TRUST)
+
+
+def _features(step: Step) -> np.ndarray:
+    drafts = float(step.nodes > 1)
+    rows = step.requests * step.nodes
+    kilotokens = step.context / 1024
+    reads = (1.0, step.requests, rows, kilotokens, kilotokens * step.nodes)
+    return np.array([*reads, drafts, drafts * step.requests])
+
+
+def _place(requests: int) -> int:
+    return bisect_right(_BATCH_SIZES, requests) - 1
+
+
+def _nearness(values: Sequence[int]) -> np.ndarray:
+    """How much a measurement at one value says about another, [n, n]."""
+    powers = np.log2(np.array(values, dtype=float))
+    return np.exp(-(((powers[:, None] - powers[None, :]) / _REACH) ** 2))

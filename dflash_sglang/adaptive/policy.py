@@ -1,0 +1,121 @@
+"""Whether a step drafts, and how many of the drafted nodes it verifies.
+
+A server delivers the most if every step's tokens, less what its time is worth, are the most:
+
+    E(n) - rate * t(n)
+
+with E(n) the tokens that n nodes a request are expected to bring to the whole batch, t(n) the
+step's time, and ``rate`` the tokens a millisecond that decoding comes to (Dinkelbach's rule for
+ratios). The marginal gain of the next node of every request is held against its marginal cost.
+
+It is decided in two parts, since a step that does not draft saves the drafter's pass, and only a
+drafted tree tells what its nodes are worth:
+
+* before the draft, from what requests got lately at each width: plain decoding where it is faster;
+* behind it, from the chances of this tree's nodes: the width.
+
+What is not tried is not learned. A batch that decodes plainly drafts now and then, ever more rarely
+while that changes nothing, and widths whose time was never measured at this batch size are tried.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dflash_sglang.adaptive.acceptance import Floats
+from dflash_sglang.adaptive.costs import CostModel
+
+_HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
+_FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
+_NEW_WIDTH_EVERY = 4  # steps between tries of widths without a measured time
+_MEASUREMENTS = 2  # after which a width's time is known
+_WORTH_A_TRY = 0.7  # of the best rate, which a width must promise to be tried
+
+
+class Outlook(NamedTuple):
+    """What is expected of a step before it drafts."""
+
+    times: Floats  # [W] milliseconds at each width
+    rate: float  # tokens a millisecond of the best width
+    drafts: bool
+
+
+class Width(NamedTuple):
+    """A step's width and what it promises."""
+
+    nodes: int  # 1 is plain decoding
+    tokens: float  # expected, all requests together
+    milliseconds: float  # expected
+
+
+class WidthPolicy:
+    """Chooses the width of every step of one server.
+
+    Args:
+        widths: W ascending numbers of nodes that can be run, the first of them 1.
+        costs: expected times; the caller corrects them with what it measures.
+    """
+
+    def __init__(self, widths: tuple[int, ...], costs: CostModel) -> None:
+        self._widths = widths
+        self._costs = costs
+        self._drafting = True
+        self._plain_steps = 0
+        self._patience = _FIRST_PROBE
+        self._steps = 0
+
+    def look_ahead(self, remembered: Floats, context: int) -> Outlook:
+        """Decide whether the next step drafts.
+
+        Args:
+            remembered: [bs, W] tokens that each request lately got at each width.
+            context: cached tokens of all requests together.
+        """
+        times = self._costs.milliseconds(remembered.shape[0], context)  # [W]
+        rates = remembered.sum(axis=0) / times
+        plain, drafted = rates[0], rates[1:].max()
+        was_drafting = self._drafting
+        if self._drafting and plain > (1 + _HYSTERESIS) * drafted:
+            self._drafting = False
+        elif not self._drafting and drafted > (1 + _HYSTERESIS) * plain:
+            self._drafting = True
+        if self._drafting:
+            if not was_drafting:
+                self._patience = _FIRST_PROBE
+            return Outlook(times, float(rates.max()), drafts=True)
+        return Outlook(times, float(rates.max()), drafts=self._probes())
+
+    def choose(self, chances: Floats, outlook: Outlook) -> Width:
+        """The width of a step that has drafted.
+
+        Args:
+            chances: [bs, N] of every node, best first, the root's being 1.
+            outlook: of this step.
+        """
+        by_nodes = np.cumsum(chances.sum(axis=0))  # [N]
+        reachable = [i for i, width in enumerate(self._widths) if 1 < width <= len(by_nodes)]
+        tokens = by_nodes[[self._widths[i] - 1 for i in reachable]]  # [R]
+        times = outlook.times[reachable]
+        best = int((tokens - outlook.rate * times).argmax())
+        chosen = self._untried(chances.shape[0], reachable, tokens / times, best)
+        return Width(self._widths[reachable[chosen]], float(tokens[chosen]), float(times[chosen]))
+
+    def _probes(self) -> bool:
+        """Whether a batch that decodes plainly drafts this once."""
+        self._plain_steps += 1
+        if self._plain_steps < self._patience:
+            return False
+        self._plain_steps = 0
+        self._patience = min(2 * self._patience, _LAST_PROBE)
+        return True
+
+    def _untried(self, bs: int, reachable: list[int], rates: Floats, best: int) -> int:
+        """The best width, or now and then a promising one whose time was never measured."""
+        self._steps += 1
+        if self._steps % _NEW_WIDTH_EVERY:
+            return best
+        new = self._costs.counts(bs)[reachable] < _MEASUREMENTS
+        new &= rates >= _WORTH_A_TRY * rates[best]
+        return int(np.where(new, rates, -1.0).argmax()) if new.any() else best

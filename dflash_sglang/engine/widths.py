@@ -1,0 +1,180 @@
+"""How many nodes each decode step verifies: always the same, or what pays at the moment."""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Floats, Kinds
+from dflash_sglang.adaptive.costs import CostModel, Measured, Step
+from dflash_sglang.adaptive.domain import classify
+from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
+from dflash_sglang.adaptive.telemetry import WidthLog
+from dflash_sglang.engine.limits import LimitTable
+from dflash_sglang.options import DFlash2Options
+from dflash_sglang.tree.build import DraftTree, first_nodes
+from dflash_sglang.verify.walk import Verdict
+
+if TYPE_CHECKING:
+    from sglang.srt.distributed.parallel_state import GroupCoordinator
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+
+logger = logging.getLogger(__name__)
+
+_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_LOGGED_STEPS = 512
+_PROMPT_TOKENS = 400  # of its end, which tell a prompt's domain
+
+
+class FixedWidth:
+    """Every step verifies the nodes that the server was started with."""
+
+    def __init__(self, limits: LimitTable) -> None:
+        self._limits = limits
+
+    def admit(self, requests: list[Req]) -> None:
+        """Requests whose prompts are read now."""
+
+    def drafts(self, batch: ScheduleBatch) -> bool:
+        """Whether this step drafts at all."""
+        return self._limits.may_speculate(batch.reqs)
+
+    def cut(self, tree: DraftTree) -> DraftTree:
+        """The part of the drafted tree that is verified."""
+        return tree
+
+    def learn(self, verdict: Verdict) -> None:
+        """Take in what the step delivered."""
+
+
+class _Plan(NamedTuple):
+    """What a step was chosen for, kept until it is known what came of it."""
+
+    started: float  # seconds
+    step: Step
+    kinds: Kinds
+    outlook: Outlook
+    curve: Floats  # [W] tokens that each width was expected to bring
+    width: Width
+    nodes: DraftedNodes | None = None
+    chances: Floats | None = None  # [bs, N]
+    tokens: int = 0  # delivered
+
+
+class AdaptiveWidth:
+    """Every step verifies what pays.
+
+    It reads trees on the host, so it is for devices that share the host's memory.
+
+    Args:
+        options: the resolved speculation window; its nodes are the ceiling.
+        rows: requests that the server can hold at once.
+        limits: what requests ask of their own speculation.
+        group: the ranks that must verify the same nodes.
+    """
+
+    def __init__(
+        self, options: DFlash2Options, rows: int, limits: LimitTable, group: GroupCoordinator
+    ) -> None:
+        self._widths = (*(w for w in _WIDTHS if w < options.num_nodes), options.num_nodes)
+        self._model = AcceptModel(rows, self._widths, options.max_depth)
+        self._costs = CostModel.assumed(self._widths)
+        self._policy = WidthPolicy(self._widths, self._costs)
+        self._limits = limits
+        self._group = group
+        self._log = WidthLog(self._widths)
+        self._plan: _Plan | None = None
+
+    def admit(self, requests: list[Req]) -> None:
+        """Requests whose prompts are read now start from what their domain showed."""
+        self._plan = None  # the time to the next decode step is not that of a decode step
+        domains = []
+        for request in requests:
+            domain = classify(_prompt_end(request), has_grammar=request.grammar is not None)
+            logger.debug("dflash2: %s reads as %s (%s)", request.rid, domain.name, domain.reason)
+            domains.append(domain.index)
+        rows = np.array([request.kv.req_pool_idx for request in requests], dtype=np.int64)
+        self._model.restart(rows, np.array(domains, dtype=np.int64))
+
+    def drafts(self, batch: ScheduleBatch) -> bool:
+        """Whether this step drafts at all."""
+        now = perf_counter()
+        self._settle(now)
+        kinds, context = _kinds(batch), int(batch.seq_lens_cpu.sum())
+        bs = len(kinds.rows)
+        remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
+        outlook = self._policy.look_ahead(remembered, context)
+        self._plan = _Plan(
+            now,
+            Step(bs, 1, context),
+            kinds,
+            outlook,
+            remembered.sum(axis=0),
+            Width(1, float(bs), float(outlook.times[0])),
+            tokens=bs,
+        )
+        drafts = outlook.drafts and self._limits.may_speculate(batch.reqs)
+        return bool(self._agree(int(drafts)))
+
+    def cut(self, tree: DraftTree) -> DraftTree:
+        """The part of the drafted tree that is verified."""
+        plan = self._plan
+        assert plan is not None, "drafts() comes before cut()"
+        nodes = DraftedNodes(tree.depths.numpy(), tree.log_values.exp().double().numpy())
+        chances = self._model.chances(plan.kinds, nodes)
+        chances = self._limits.chances(plan.kinds.rows, nodes.depths, chances)
+        width = self._policy.choose(chances, plan.outlook)
+        width = width._replace(nodes=self._agree(width.nodes))
+        self._plan = plan._replace(
+            step=plan.step._replace(nodes=width.nodes), width=width, nodes=nodes, chances=chances
+        )
+        return first_nodes(tree, width.nodes)
+
+    def learn(self, verdict: Verdict) -> None:
+        """Take in what the step delivered."""
+        plan = self._plan
+        if plan is None or plan.nodes is None or plan.chances is None:
+            return
+        path = verdict.node_path.numpy()  # [bs, D + 1]
+        requests, depths = np.nonzero(path >= 0)
+        accepted = np.zeros((path.shape[0], plan.step.nodes), dtype=bool)
+        accepted[requests, path[requests, depths]] = True
+        self._model.learn(plan.kinds, plan.nodes, accepted, plan.chances)
+        self._plan = plan._replace(tokens=int(verdict.accept_lens.sum()))
+
+    def _settle(self, now: float) -> None:
+        """Take in what the step before took, if nothing else came between."""
+        plan = self._plan
+        if plan is None:
+            return
+        took = 1e3 * (now - plan.started)
+        self._costs.correct(Measured(plan.step, took))
+        self._log.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times)
+        if self._log.count >= _LOGGED_STEPS:
+            logger.info("dflash2: %s", self._log.describe())
+            self._log = WidthLog(self._widths)
+
+    def _agree(self, choice: int) -> int:
+        """The first rank's choice: times differ between ranks, widths must not."""
+        if self._group.world_size == 1:
+            return choice
+        chosen = torch.tensor([choice])
+        self._group.broadcast(chosen, src=0)
+        return int(chosen.item())
+
+
+def _kinds(batch: ScheduleBatch) -> Kinds:
+    rows = [request.kv.req_pool_idx for request in batch.reqs]
+    sampled = [request.sampling_params.top_k != 1 for request in batch.reqs]
+    return Kinds(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64))
+
+
+def _prompt_end(request: Req) -> str:
+    """The last words of a prompt; nothing where the server has no tokenizer."""
+    if request.tokenizer is None:
+        return ""
+    return request.tokenizer.decode(request.origin_input_ids[-_PROMPT_TOKENS:])
