@@ -44,6 +44,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         adaptive: choose the nodes of every step from measured acceptance and cost, up to
             ``--speculative-num-draft-tokens``; None does so on a CPU where that flag was left out.
             Output never depends on it.
+        rehearse: time a few steps at start for the adaptive width, once a machine and pair of
+            checkpoints; without it the first requests pay for the learning.
         noise_doubt: how far the drafter's law is taken to be from the target's when candidates are
             ranked under that noise (see ``tree.noisy``); None learns it for each request. Output
             never depends on it.
@@ -53,6 +55,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     candidates: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     shared_noise: bool = True
     adaptive: bool | None = None
+    rehearse: bool = True
     noise_doubt: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)] | None = None
 
 

@@ -72,6 +72,7 @@ class AcceptModel:
         self._centres = np.ones(rows)
         self._row_promised, self._row_accepted = np.zeros(rows), np.zeros(rows)
         self._curves = np.zeros((rows, len(widths)))
+        self._ages = np.zeros(rows)  # steps since a request was last drafted for
 
     def restart(self, rows: Ints, domains: Ints) -> None:
         """New requests in these rows, [n] each; ``domains`` index ``DOMAINS``."""
@@ -80,8 +81,9 @@ class AcceptModel:
         self._row_promised[rows] = self._row_accepted[rows] = 0.0
 
     def remembered(self, kinds: Kinds) -> Floats:
-        """Tokens a step that each request got lately at each width, [bs, W]."""
+        """Tokens a step that each request got lately at each width, [bs, W]; once a step."""
         self._welcome(kinds)
+        self._ages[kinds.rows] += 1
         return self._curves[kinds.rows]
 
     def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
@@ -120,11 +122,13 @@ class AcceptModel:
             total *= _SHARED_MEMORY
             np.add.at(total, domain, step)
 
-        rows, keep = kinds.rows, _REQUEST_MEMORY
+        rows, ages = kinds.rows, self._ages[kinds.rows]
+        keep = _REQUEST_MEMORY**ages  # [bs]
         self._row_promised[rows] = keep * self._row_promised[rows] + expected
         self._row_accepted[rows] = keep * self._row_accepted[rows] + got
-        curves = self._curve(chances)
-        self._curves[rows] += (1 - _CURVE_MEMORY) * (curves - self._curves[rows])
+        news = (1 - _CURVE_MEMORY**ages)[:, None]
+        self._curves[rows] += news * (self._curve(chances) - self._curves[rows])
+        self._ages[rows] = 0
         for row, kind in zip(self._curves[rows], zip(*domain, strict=True), strict=True):
             self._domain_curves[kind] += 0.05 * (row - self._domain_curves[kind])
 
@@ -144,6 +148,7 @@ class AcceptModel:
             self._domain_accepted[domain], self._domain_promised[domain], _REQUEST_PRIOR, 1.0
         )
         self._curves[rows] = self._domain_curves[domain]
+        self._ages[rows] = 0
         self._is_new[rows] = False
 
     def _factors(self, rows: Ints) -> Floats:

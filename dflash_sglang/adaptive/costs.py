@@ -18,9 +18,10 @@ import numpy as np
 
 _MEMORY = 0.9  # of a place's earlier measurements, kept a measurement
 _REACH = 0.5  # of a measurement to its neighbours, in powers of two of batch size and nodes
-_TRUST = 0.5  # measurements that the fit weighs
-_FIRST_TRUST = 0.5  # what a measurement at the start weighs beside those of real steps
-_CLIP = math.log(4.0)  # one measurement says at most that the fit is off by this factor
+_TRUST = 0.5  # measurements that the mean of all places weighs
+_FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
+_SURPRISE = math.log(1.5)  # what a known place's measurement says at most
+_KNOWN = 3  # measurements after which a place is known
 _OUTLIER = 8.0  # times the expectation; such a step was interrupted
 _ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
 _BATCH_SIZES = (*range(1, 9), *(s * 2**e for e in range(7) for s in (10, 12, 14, 16)))
@@ -79,7 +80,9 @@ class CostModel:
         coefficients, _ = nnls(features / times[:, None], np.ones(len(rows)))
         model = cls(widths, coefficients)
         for row in rows:
-            model._take_in(row, _FIRST_TRUST)
+            ratio = math.log(row.milliseconds / model._fitted(row.step))
+            column = model._widths.index(row.step.nodes)
+            model._take_in(_place(row.step.requests), column, ratio, _FIRST_TRUST)
         return model
 
     @classmethod
@@ -102,33 +105,30 @@ class CostModel:
         if not milliseconds > 0:
             return
         row, column = _place(step.requests), self._widths.index(step.nodes)
-        fitted = self._fitted(step)
-        if self._counts[row, column] >= 3:
-            expected = fitted * math.exp(self._corrections(row)[column])
-            if milliseconds > _OUTLIER * expected:
+        ratio = math.log(milliseconds / self._fitted(step))
+        if self._counts[row, column] >= _KNOWN:
+            expected = self._corrections(row)[column]
+            if ratio > expected + math.log(_OUTLIER):
                 return
-        ratio = max(-_CLIP, min(_CLIP, math.log(milliseconds / fitted)))
+            ratio = max(expected - _SURPRISE, min(expected + _SURPRISE, ratio))
         self._counts[row, column] += 1
-        self._weights[row, column] = _MEMORY * self._weights[row, column] + 1
-        self._ratios[row, column] += (ratio - self._ratios[row, column]) / self._weights[
-            row, column
-        ]
+        self._take_in(row, column, ratio, 1.0)
 
-    def _take_in(self, measured: Measured, trust: float) -> None:
-        step, milliseconds = measured
-        place = _place(step.requests), self._widths.index(step.nodes)
-        ratio = max(-_CLIP, min(_CLIP, math.log(milliseconds / self._fitted(step))))
-        self._weights[place] = _MEMORY * self._weights[place] + trust
-        self._ratios[place] += trust * (ratio - self._ratios[place]) / self._weights[place]
+    def _take_in(self, row: int, column: int, ratio: float, trust: float) -> None:
+        weight = _MEMORY * self._weights[row, column] + trust
+        self._weights[row, column] = weight
+        self._ratios[row, column] += trust * (ratio - self._ratios[row, column]) / weight
 
     def _fitted(self, step: Step) -> float:
         return max(1e-3, float(_features(step) @ self._coefficients))
 
     def _corrections(self, row: int) -> np.ndarray:
         """Mean of the measured places' ratios, near places first, at every width: [W]."""
+        total = self._weights.sum()
+        everywhere = float((self._weights * self._ratios).sum() / total) if total else 0.0
         near = self._near_sizes[row] @ np.stack([self._weights * self._ratios, self._weights])
         ratios, weights = near @ self._near_widths  # [2, W] each
-        return ratios / (weights + _TRUST)
+        return (ratios + _TRUST * everywhere) / (weights + _TRUST)
 
 
 def _features(step: Step) -> np.ndarray:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dflash_sglang.adaptive.acceptance import Floats
 from dflash_sglang.adaptive.costs import CostModel
@@ -30,8 +31,9 @@ from dflash_sglang.adaptive.costs import CostModel
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
 _FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
 _NEW_WIDTH_EVERY = 4  # steps between tries of widths without a measured time
+_NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
-_WORTH_A_TRY = 0.7  # of the best rate, which a width must promise to be tried
+_WORTH_A_TRY = 0.5  # of the best rate, which a width must promise to be tried
 
 
 class Outlook(NamedTuple):
@@ -85,7 +87,8 @@ class WidthPolicy:
             if not was_drafting:
                 self._patience = _FIRST_PROBE
             return Outlook(times, float(rates.max()), drafts=True)
-        return Outlook(times, float(rates.max()), drafts=self._probes())
+        known = (self._costs.counts(remembered.shape[0])[1:] >= _MEASUREMENTS).any()
+        return Outlook(times, float(rates.max()), drafts=self._probes(bool(known)))
 
     def choose(self, chances: Floats, outlook: Outlook) -> Width:
         """The width of a step that has drafted.
@@ -99,23 +102,38 @@ class WidthPolicy:
         tokens = by_nodes[[self._widths[i] - 1 for i in reachable]]  # [R]
         times = outlook.times[reachable]
         best = int((tokens - outlook.rate * times).argmax())
-        chosen = self._untried(chances.shape[0], reachable, tokens / times, best)
+        chosen = self._tried(self._costs.counts(chances.shape[0])[reachable], tokens / times, best)
         return Width(self._widths[reachable[chosen]], float(tokens[chosen]), float(times[chosen]))
 
-    def _probes(self) -> bool:
-        """Whether a batch that decodes plainly drafts this once."""
+    def _probes(self, known: bool) -> bool:
+        """Whether a batch that decodes plainly drafts this once, to see what it would bring.
+
+        Args:
+            known: the time of drafting was measured at this batch size.
+        """
         self._plain_steps += 1
+        if not known and self._plain_steps % _NEW_WIDTH_EVERY == 0:
+            return True
         if self._plain_steps < self._patience:
             return False
         self._plain_steps = 0
         self._patience = min(2 * self._patience, _LAST_PROBE)
         return True
 
-    def _untried(self, bs: int, reachable: list[int], rates: Floats, best: int) -> int:
-        """The best width, or now and then a promising one whose time was never measured."""
+    def _tried(self, counts: NDArray[np.int64], rates: Floats, best: int) -> int:
+        """The best width, or now and then another one for what its time teaches.
+
+        Args:
+            counts: [R] measurements of each width at this batch size.
+            rates: [R] tokens a millisecond that they promise.
+        """
         self._steps += 1
         if self._steps % _NEW_WIDTH_EVERY:
             return best
-        new = self._costs.counts(bs)[reachable] < _MEASUREMENTS
-        new &= rates >= _WORTH_A_TRY * rates[best]
-        return int(np.where(new, rates, -1.0).argmax()) if new.any() else best
+        new = (counts < _MEASUREMENTS) & (rates >= _WORTH_A_TRY * rates[best])
+        if new.any():
+            return int(np.where(new, rates, -1.0).argmax())
+        if self._steps % _NEIGHBOUR_EVERY:
+            return best
+        neighbours = [i for i in (best - 1, best + 1) if 0 <= i < len(rates)]
+        return min(neighbours, key=lambda i: counts[i], default=best)

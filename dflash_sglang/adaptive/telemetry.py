@@ -56,6 +56,16 @@ class WidthLog:
         self.fixed_tokens += curve
         self.fixed_ms += times
 
+    def take_in(self, other: WidthLog) -> None:
+        """Add a later stretch."""
+        self.steps.update(other.steps)
+        self.promised_tokens += other.promised_tokens
+        self.promised_ms += other.promised_ms
+        self.tokens += other.tokens
+        self.ms += other.ms
+        self.fixed_tokens += other.fixed_tokens
+        self.fixed_ms += other.fixed_ms
+
     @property
     def count(self) -> int:
         return self.steps.total()

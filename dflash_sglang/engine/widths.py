@@ -15,6 +15,7 @@ from dflash_sglang.adaptive.domain import classify
 from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
 from dflash_sglang.adaptive.telemetry import WidthLog
 from dflash_sglang.engine.limits import LimitTable
+from dflash_sglang.engine.width_metrics import WidthMetrics
 from dflash_sglang.options import DFlash2Options
 from dflash_sglang.tree.build import DraftTree, first_nodes
 from dflash_sglang.verify.walk import Verdict
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
+_PUBLISHED_STEPS = 16
 _PROMPT_TOKENS = 400  # of its end, which tell a prompt's domain
 
 
@@ -75,18 +77,30 @@ class AdaptiveWidth:
         rows: requests that the server can hold at once.
         limits: what requests ask of their own speculation.
         group: the ranks that must verify the same nodes.
+        rehearsed: times of steps; none where they were not rehearsed.
+        metrics: where the policy's figures are published, if anywhere.
     """
 
     def __init__(
-        self, options: DFlash2Options, rows: int, limits: LimitTable, group: GroupCoordinator
+        self,
+        options: DFlash2Options,
+        rows: int,
+        limits: LimitTable,
+        group: GroupCoordinator,
+        rehearsed: list[Measured],
+        metrics: WidthMetrics | None,
     ) -> None:
         self._widths = (*(w for w in _WIDTHS if w < options.num_nodes), options.num_nodes)
         self._model = AcceptModel(rows, self._widths, options.max_depth)
-        self._costs = CostModel.assumed(self._widths)
+        known = [row for row in rehearsed if row.step.nodes in self._widths]
+        self._costs = (
+            CostModel.fit(self._widths, known) if known else CostModel.assumed(self._widths)
+        )
         self._policy = WidthPolicy(self._widths, self._costs)
         self._limits = limits
         self._group = group
-        self._log = WidthLog(self._widths)
+        self._metrics = metrics
+        self._log, self._recent = WidthLog(self._widths), WidthLog(self._widths)
         self._plan: _Plan | None = None
 
     def admit(self, requests: list[Req]) -> None:
@@ -153,7 +167,13 @@ class AdaptiveWidth:
             return
         took = 1e3 * (now - plan.started)
         self._costs.correct(Measured(plan.step, took))
-        self._log.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times)
+        self._recent.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times)
+        if self._recent.count < _PUBLISHED_STEPS:
+            return
+        if self._metrics is not None:
+            self._metrics.add(self._recent)
+        self._log.take_in(self._recent)
+        self._recent = WidthLog(self._widths)
         if self._log.count >= _LOGGED_STEPS:
             logger.info("dflash2: %s", self._log.describe())
             self._log = WidthLog(self._widths)

@@ -11,12 +11,14 @@ import torch
 from sglang.srt.layers.dp_attention import get_dp_tp_group
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_observability, get_parallel
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.draft_worker_common import build_draft_tp_worker
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_tp_sync import SpecTpSync, SpecTpSyncSite
 from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
 
+from dflash_sglang.adaptive.costs import Measured
 from dflash_sglang.algorithm import drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
@@ -25,10 +27,12 @@ from dflash_sglang.engine.first_tokens import draw_as_alone
 from dflash_sglang.engine.limits import LimitTable
 from dflash_sglang.engine.noise import StepNoise, step_noise
 from dflash_sglang.engine.placement import replicated_drafter
+from dflash_sglang.engine.rehearsal import Stage, rehearsal_file, rehearse, remembered
 from dflash_sglang.engine.state import DraftState, carry
 from dflash_sglang.engine.targets import check_target
 from dflash_sglang.engine.verifying import TreeVerifier
 from dflash_sglang.engine.vocabulary import TargetVocabulary
+from dflash_sglang.engine.width_metrics import WidthMetrics
 from dflash_sglang.engine.widths import AdaptiveWidth, FixedWidth
 from dflash_sglang.engine.window import StepWindow, open_window
 from dflash_sglang.kernels.walk import CommitMoves, commit_path
@@ -57,6 +61,8 @@ class DFlash2Worker(BaseSpecWorker):
         self._target_worker = target_worker
         self._runner = target_worker.model_runner
         self._options = options_of(server_args)
+        self._algorithm = SpeculativeAlgorithm.from_string(server_args.speculative_algorithm)
+        self._rehearsals = rehearsal_file(server_args)
         self._tp_sync = SpecTpSync(get_dp_tp_group())
         self.draft_parallel_layout = replicated_drafter()
 
@@ -93,8 +99,20 @@ class DFlash2Worker(BaseSpecWorker):
     def _widths(self) -> FixedWidth | AdaptiveWidth:
         if not self._options.is_adaptive:
             return FixedWidth(self._limits)
-        rows = self._runner.req_to_token_pool.req_to_token.shape[0]
-        return AdaptiveWidth(self._options, rows, self._limits, get_dp_tp_group())
+        return AdaptiveWidth(
+            self._options,
+            self._runner.req_to_token_pool.req_to_token.shape[0],
+            self._limits,
+            get_dp_tp_group(),
+            self._rehearse() if self._options.tuning.rehearse else [],
+            WidthMetrics() if get_observability().enable_metrics else None,
+        )
+
+    @torch.inference_mode()
+    def _rehearse(self) -> list[Measured]:
+        stage = Stage(self._runner, self._drafter, self._algorithm, self._options.slots_per_step)
+        with draft_tp_context(self.draft_parallel_layout):
+            return remembered(self._rehearsals, lambda: rehearse(stage, self._options.num_nodes))
 
     # What the scheduler asks of a speculative worker ------------------------------------------
 
@@ -121,6 +139,7 @@ class DFlash2Worker(BaseSpecWorker):
     def init_cuda_graphs(self) -> None:
         with draft_pp_context(), draft_tp_context(self.draft_parallel_layout):
             super().init_cuda_graphs()
+        _ = self._widths  # everything that a rehearsal needs is there now
 
     def forward_batch_generation(
         self,

@@ -47,10 +47,14 @@ def plain_server(target: Path, *further: str) -> Server:
 
 
 def speculative_server(target: Path, drafter: Path, *further: str) -> Server:
-    """The same with dflash2."""
+    """The same with dflash2, at one width unless the further flags say otherwise.
+
+    A random drafter is so bad that an adaptive server would soon decode plainly.
+    """
     return plain_server(
         target,
         *("--speculative-algorithm", "dflash2", "--speculative-draft", str(drafter)),
+        *("--dflash2-config", '{"adaptive": false}'),
         *further,
     )
 

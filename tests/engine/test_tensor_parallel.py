@@ -1,4 +1,4 @@
-"""Two ranks take one tree and one accepted path, and their tokens are plain decoding's."""
+"""Two ranks take one width, one tree and one accepted path; their tokens are plain decoding's."""
 
 import pytest
 
@@ -15,7 +15,10 @@ def test_two_ranks_keep_the_tokens_of_two_ranks_without_speculation(tiny_qwen3, 
     two_ranks = ("--tp", "2")
     plain = plain_server(tiny_qwen3, *two_ranks)
     tree = speculative_server(
-        tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "12", *two_ranks
+        tiny_qwen3,
+        tiny_drafter,
+        *("--speculative-eagle-topk", "12", "--dflash2-config", '{"adaptive": true}'),
+        *two_ranks,
     )
     prompts = make_prompts(8, VOCAB - 1, longest=100)
     with running(plain, tree):

@@ -11,14 +11,14 @@ from tests.engine.checkpoints import drafter_fields
 DRAFTER = DFlash2Config.from_dict(drafter_fields())  # block 8, 16 candidates
 
 
-def resolve(num_steps=None, num_draft_tokens=None, topk=None, device="cpu"):
+def resolve(num_steps=None, num_draft_tokens=None, topk=None, device="cpu", adaptive=None):
     return resolve_options(
         DRAFTER,
         device=device,
         num_steps=num_steps,
         num_draft_tokens=num_draft_tokens,
         topk=topk,
-        tuning=Tuning(),
+        tuning=Tuning(adaptive=adaptive),
     )
 
 
@@ -52,6 +52,18 @@ def test_the_window_is_as_wide_as_the_block_when_the_tree_is_smaller():
     assert options.slots_per_step == 8
 
 
+def test_on_a_cpu_a_number_of_nodes_that_is_left_out_is_chosen_at_every_step():
+    assert resolve().is_adaptive
+    assert "at most 16 nodes" in resolve().describe()
+    assert not resolve(num_draft_tokens=16).is_adaptive
+    assert not resolve(device="cuda").is_adaptive
+
+
+def test_adaptive_makes_the_number_of_nodes_a_ceiling():
+    assert resolve(num_draft_tokens=24, adaptive=True).is_adaptive
+    assert not resolve(adaptive=False).is_adaptive
+
+
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
@@ -61,6 +73,7 @@ def test_the_window_is_as_wide_as_the_block_when_the_tree_is_smaller():
         ({"num_draft_tokens": 200}, "expected 2 to 128 .* got 200"),
         ({"num_steps": 1, "topk": 2, "num_draft_tokens": 4}, "expected 2 to 3 .* got 4"),
         ({"topk": 1, "num_steps": 3, "num_draft_tokens": 16}, "has 4 nodes.* is 16"),
+        ({"adaptive": True, "device": "cuda"}, "expected false with --device cuda, got true"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_both_numbers(asked, sentence):

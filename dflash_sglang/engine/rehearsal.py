@@ -1,0 +1,170 @@
+"""Steps rehearsed at start, so that the width policy knows what they take before traffic comes.
+
+A rehearsed step runs the drafter and the target as a decode step does, for requests that do not
+exist: they read and write slot 0, SGLang's bin. What a step does beside the two forwards is left to
+the correction by real steps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+)
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+
+from dflash_sglang.adaptive.costs import Measured, Step
+from dflash_sglang.engine.compat import TESTED_VERSION
+from dflash_sglang.engine.drafting import BlockDrafter
+from dflash_sglang.engine.window import StepWindow
+from dflash_sglang.kernels.build import cache_directory
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.server_args import ServerArgs
+
+logger = logging.getLogger(__name__)
+
+_CONTEXT = 128  # cached tokens of a rehearsed request
+_REHEARSED = ((1, (1, 4, 8, 16, 32)), (4, (1, 4, 8, 16)), (16, (1, 4, 8)))  # requests, nodes
+_TURNS = 3  # of which the fastest counts
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Who plays in a rehearsal."""
+
+    target: ModelRunner
+    drafter: BlockDrafter
+    algorithm: Any  # SGLang's, of the server
+    slots_per_step: int
+
+
+def rehearse(stage: Stage, most_nodes: int) -> list[Measured]:
+    """Times of a few kinds of steps, the fastest of some turns each."""
+    rows = stage.target.req_to_token_pool.req_to_token.shape[0]
+    measured = []
+    for bs, widths in _REHEARSED:
+        if bs > rows:
+            break
+        draft = _fastest(partial(_draft, stage, bs))
+        for nodes in widths:
+            if nodes > most_nodes:
+                break
+            verify = _fastest(partial(_verify, stage, bs, nodes))
+            took = verify if nodes == 1 else draft + verify
+            measured.append(Measured(Step(bs, nodes, bs * _CONTEXT), took))
+    return measured
+
+
+def rehearsal_file(server_args: ServerArgs) -> Path:
+    """Where the times of this server's steps are kept: by machine, checkpoints and versions."""
+    decisive = [
+        platform.node(),
+        platform.processor() or platform.machine(),
+        len(os.sched_getaffinity(0)),
+        torch.get_num_threads(),
+        torch.__version__,
+        TESTED_VERSION,
+        server_args.model_path,
+        server_args.speculative_draft_model_path,
+        server_args.dtype,
+        server_args.tp_size,
+    ]
+    key = blake2b(repr(decisive).encode(), digest_size=12).hexdigest()
+    return cache_directory() / f"steps-{key}.json"
+
+
+def remembered(file: Path, play: Callable[[], list[Measured]]) -> list[Measured]:
+    """What a rehearsal found, read from ``file`` or played and written there."""
+    try:
+        rows = json.loads(file.read_text())
+        return [Measured(Step(*step), milliseconds) for step, milliseconds in rows]
+    except (OSError, ValueError, TypeError):
+        started = perf_counter()
+        measured = play()
+        logger.info("dflash2: steps were rehearsed in %.1f s", perf_counter() - started)
+        # Whole or not at all, for servers that start at once.
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(measured))
+        draft.replace(file)
+        return measured
+
+
+def _fastest(play: Callable[[], None]) -> float:
+    """Milliseconds of the fastest turn."""
+    times = []
+    for _ in range(_TURNS):
+        started = perf_counter()
+        play()
+        times.append(1e3 * (perf_counter() - started))
+    return min(times)
+
+
+def _draft(stage: Stage, bs: int) -> None:
+    window = _window(stage, bs)
+    batch = SimpleNamespace(
+        req_pool_indices=torch.zeros(bs, dtype=torch.int64),
+        seq_lens_cpu=window.prefix_lens,
+        spec_algorithm=stage.algorithm,
+        can_run_decode_cuda_graph=False,
+    )
+    stage.drafter.draft(batch, window)  # as much of one as it reads
+
+
+def _verify(stage: Stage, bs: int, nodes: int) -> None:
+    window = _window(stage, bs)
+    tokens = torch.zeros(bs * nodes, dtype=torch.int64)
+    positions = (window.prefix_lens[:, None] + torch.arange(nodes)).reshape(-1)
+    lens = window.prefix_lens + nodes
+    forward_batch = ForwardBatch(
+        forward_mode=ForwardMode.TARGET_VERIFY,
+        batch_size=bs,
+        input_ids=tokens,
+        req_pool_indices=torch.zeros(bs, dtype=torch.int64),
+        seq_lens=window.prefix_lens,
+        out_cache_loc=None,  # bound below
+        seq_lens_sum=int(lens.sum()),
+        seq_lens_cpu=lens,
+        positions=positions,
+        spec_algorithm=stage.algorithm,
+        spec_info=DFlashVerifyInput(
+            draft_token=tokens,
+            positions=positions,
+            draft_token_num=nodes,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+        ),
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        can_run_decode_cuda_graph=False,
+    )
+    window.plan.bind(forward_batch, stage.target.kv_index_translator, cols=window.columns(nodes))
+    stage.target.forward(forward_batch)
+
+
+def _window(stage: Stage, bs: int) -> StepWindow:
+    width = stage.slots_per_step
+    lens = torch.full((bs,), _CONTEXT)
+    slots = torch.zeros(bs, width, dtype=torch.int64)
+    plan = stage.target.kv_index_translator.plan(
+        req_pool_indices=torch.zeros(bs, dtype=torch.int64),
+        seq_lens=lens,
+        seq_lens_cpu=lens,
+        write_virtual=slots.reshape(-1),
+        read_extent=width,
+    )
+    return StepWindow(torch.zeros(bs, dtype=torch.int64), lens, slots, plan)

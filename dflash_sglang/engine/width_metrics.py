@@ -1,0 +1,45 @@
+"""The width policy's figures on SGLang's own /metrics page."""
+
+from __future__ import annotations
+
+from dflash_sglang.adaptive.telemetry import WidthLog
+
+
+class WidthMetrics:
+    """Counters of chosen widths and of what was promised and came; rates are left to the reader.
+
+    They are made after SGLang's, which sets up the folder that its processes share.
+    """
+
+    def __init__(self) -> None:
+        from prometheus_client import Counter
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"dflash2_{name}", text, labels)
+
+        self._steps = counter("steps", "Decode steps by the nodes verified.", "nodes")
+        self._promised_tokens = counter("promised_tokens", "Tokens that steps were to bring.")
+        self._promised_ms = counter(
+            "promised_milliseconds", "Milliseconds that steps were to take."
+        )
+        self._tokens = counter("tokens", "Tokens that steps brought.")
+        self._ms = counter("milliseconds", "Milliseconds that steps took.")
+        self._fixed_tokens = counter(
+            "fixed_tokens", "Tokens that one width, had it been kept, was to bring.", "nodes"
+        )
+        self._fixed_ms = counter(
+            "fixed_milliseconds", "Milliseconds that one width was to take.", "nodes"
+        )
+
+    def add(self, log: WidthLog) -> None:
+        """Take in a stretch of steps."""
+        for nodes, count in log.steps.items():
+            self._steps.labels(str(nodes)).inc(count)
+        self._promised_tokens.inc(log.promised_tokens)
+        self._promised_ms.inc(log.promised_ms)
+        self._tokens.inc(log.tokens)
+        self._ms.inc(log.ms)
+        columns = zip(log.widths, log.fixed_tokens, log.fixed_ms, strict=True)
+        for nodes, tokens, milliseconds in columns:
+            self._fixed_tokens.labels(str(nodes)).inc(float(tokens))
+            self._fixed_ms.labels(str(nodes)).inc(float(milliseconds))

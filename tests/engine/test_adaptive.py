@@ -1,0 +1,75 @@
+"""A server that chooses its width: the same tokens, and the limits that requests set."""
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from tests.engine.checkpoints import VOCAB
+from tests.engine.servers import SEEDED, speculative_server
+from tests.engine.test_greedy_identity import TIE
+from tests.engine.traffic import differences, generate, generate_all, make_prompts
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def adaptive(tiny_qwen3, tiny_drafter):
+    server = speculative_server(
+        tiny_qwen3,
+        tiny_drafter,
+        *("--speculative-eagle-topk", "12", "--dflash2-config", '{"adaptive": true}'),
+        *SEEDED,
+    )
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return make_prompts(16, VOCAB - 1, longest=300)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_greedy_tokens_equal_those_of_plain_decoding(adaptive, seeded, prompts, concurrency):
+    expected = generate_all(seeded.plain, prompts, 64, concurrency=4)
+    got = generate_all(adaptive, prompts, 64, concurrency)
+    parted = differences(seeded.plain, prompts, expected, got)
+    assert [found for found in parted if abs(found.gap) >= TIE] == []
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.7}, {"temperature": 1.0, "top_k": 12}])
+def test_seeded_tokens_equal_those_of_plain_decoding(adaptive, seeded, prompts, sampling):
+    asked = {"sampling_seed": 77, **sampling}
+    expected = generate_all(seeded.plain, prompts, 48, concurrency=1, **asked)
+    got = generate_all(adaptive, prompts, 48, concurrency=6, **asked)
+    assert [answer.token_ids for answer in got] == [answer.token_ids for answer in expected]
+
+
+def test_steps_differ_in_what_they_verify(adaptive, prompts):
+    """Otherwise the tests above would compare one width."""
+    generate_all(adaptive, prompts, 64, concurrency=4)
+    log = adaptive.log.read_text(errors="replace")
+    widths = [line.split("{")[1].split("}")[0] for line in log.splitlines() if "by nodes" in line]
+    assert widths and max(shares.count(":") for shares in widths) >= 4
+
+
+@pytest.mark.parametrize("server", ["adaptive", "fixed"])
+def test_a_request_can_decode_plainly_or_in_small_steps(adaptive, seeded, prompts, server):
+    served = adaptive if server == "adaptive" else seeded.tree
+    free = generate(served, prompts[3], 64)
+    for limits, most in (({"speculate": False}, 1), ({"max_depth": 1}, 2), ({"nodes": 3}, 3)):
+        bound = generate(served, prompts[3], 64, custom_params={"dflash2": limits})
+        assert bound.token_ids == free.token_ids
+        assert bound.meta["spec_verify_ct"] >= 63 / most
+    assert free.meta["spec_verify_ct"] < 63
+
+
+def test_bad_limits_are_refused_by_name_and_cost_nobody_else_anything(adaptive):
+    client = OpenAI(base_url=f"{adaptive.url}/v1", api_key="none")
+    with pytest.raises(BadRequestError, match="unknown field `depth`"):
+        client.completions.create(
+            model="default",
+            prompt="red",
+            max_tokens=4,
+            extra_body={"custom_params": {"dflash2": {"depth": 2}}},
+        )
+    assert len(generate(adaptive, [3, 4, 5], 8).token_ids) == 8

@@ -1,0 +1,89 @@
+"""Node values corrected by what nodes were accepted with, for all requests and for each."""
+
+import numpy as np
+import pytest
+
+from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Kinds
+from dflash_sglang.adaptive.domain import DOMAINS
+
+WIDTHS = (1, 2, 4)
+CODE, PROSE = DOMAINS.index("code"), DOMAINS.index("prose")
+NODES = DraftedNodes(np.array([[0, 1, 2, 1]]), np.array([[1.0, 0.8, 0.6, 0.1]]))
+ALL, NONE = np.array([[True, True, True, False]]), np.array([[True, False, False, False]])
+
+
+def kinds(row=0, sampled=0):
+    return Kinds(np.array([row]), np.array([sampled]))
+
+
+def model_with(domains):
+    model = AcceptModel(len(domains), WIDTHS, max_depth=3)
+    model.restart(np.arange(len(domains)), np.array(domains))
+    return model
+
+
+def decode(model, accepted, steps, **kind):
+    for _ in range(steps):
+        model.remembered(kinds(**kind))
+        model.learn(kinds(**kind), NODES, accepted, model.chances(kinds(**kind), NODES))
+
+
+def test_a_node_is_worth_its_value_before_anything_was_seen():
+    assert model_with([CODE]).chances(kinds(), NODES) == pytest.approx(NODES.values)
+
+
+def test_chances_follow_what_was_accepted_and_stay_chances():
+    model = model_with([CODE])
+    decode(model, ALL, 40)
+    chances = model.chances(kinds(), NODES)[0]
+    assert chances[1] > 0.9 and chances[2] > 0.85
+    assert chances[3] < 0.07  # the sibling that never held
+    assert chances.max() <= 1
+
+
+def test_a_request_that_goes_badly_does_not_spoil_another_of_its_own_history():
+    model = model_with([CODE, CODE])
+    decode(model, ALL, 40, row=0)
+    decode(model, NONE, 10, row=1)
+    good, bad = (model.chances(kinds(row=row), NODES)[0, 1] for row in (0, 1))
+    assert bad < 0.75 * good
+
+
+def test_greedy_and_sampled_requests_are_learned_apart():
+    model = model_with([CODE, CODE])
+    decode(model, NONE, 40, row=0, sampled=1)
+    assert model.chances(kinds(row=1, sampled=0), NODES)[0, 1] == pytest.approx(0.8)
+
+
+def test_a_new_request_starts_from_its_domain():
+    model = model_with([CODE, PROSE])
+    decode(model, ALL, 40, row=0)
+    decode(model, NONE, 40, row=1)
+    model.restart(np.array([0, 1]), np.array([PROSE, CODE]))
+    prose, code = (model.remembered(kinds(row=row))[0, -1] for row in (0, 1))
+    assert code > prose + 0.5
+
+
+def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
+    model = model_with([CODE])
+    decode(model, ALL, 40)
+    for _ in range(30):
+        model.remembered(kinds())
+    chances = np.array([[1.0, 0.01, 0.01, 0.01]])
+    model.learn(kinds(), NODES, NONE, chances)
+    assert model.remembered(kinds())[0, -1] < 1.1
+
+
+def test_nodes_that_were_not_verified_teach_nothing():
+    model, other = model_with([CODE]), model_with([CODE])
+    decode(model, ALL[:, :2], 20)
+    decode(other, ALL[:, :2], 20)
+    misled = DraftedNodes(NODES.depths, np.array([[1.0, 0.8, 0.0, 0.0]]))
+    other.learn(kinds(), misled, ALL[:, :2], other.chances(kinds(), NODES))
+    model.learn(kinds(), NODES, ALL[:, :2], model.chances(kinds(), NODES))
+    assert model.chances(kinds(), NODES) == pytest.approx(other.chances(kinds(), NODES))
+
+
+def test_widths_that_do_not_ascend_from_one_are_refused():
+    with pytest.raises(ValueError, match=r"ascend from 1, got \(2, 4\)"):
+        AcceptModel(1, (2, 4), 3)

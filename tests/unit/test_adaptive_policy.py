@@ -1,0 +1,70 @@
+"""The width policy against brute force, on simulated servers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dflash_sglang.adaptive.costs import CostModel, Measured, Step
+from tests.unit.adaptive_simulator import CONTEXT, WIDTHS, Device, Text, best_rate, serve
+
+CPU = Device(fixed=8.0, row=0.45, draft=1.5)
+CARD = Device(fixed=10.0, row=0.05, draft=1.0, free_rows=64)
+CODE, CHAT, PROSE = Text(0.92), Text(0.75), Text(0.35)
+BOAST = Text(0.55, claims=0.4)
+
+
+@pytest.mark.parametrize("device", [CPU, CARD], ids=["cpu", "card"])
+@pytest.mark.parametrize("bs", [1, 8])
+@pytest.mark.parametrize("mix", [[CODE], [CODE, PROSE], [BOAST]], ids=["code", "mixed", "boast"])
+def test_the_policy_is_within_3_percent_of_the_best_fixed_width(device, bs, mix):
+    texts = [mix[i % len(mix)] for i in range(bs)]
+    best, _ = best_rate(device, texts)
+    served = serve(device, texts, steps=500)
+    print(
+        best_rate(device, texts),
+        served.rate(0, 200) / best,
+        served.rate(200) / best,
+        np.bincount(served.widths[200:]),
+    )
+    assert served.rate(0, 200) >= 0.9 * best  # it learns without losing much
+    assert served.rate(200) >= 0.97 * best
+
+
+def test_it_switches_off_where_speculation_loses():
+    device = Device(fixed=2.0, row=1.0, draft=2.0)
+    texts = [Text(0.1)] * 8
+    assert best_rate(device, texts)[1] == 1
+    served = serve(device, texts, steps=800)
+    assert (served.widths[200:] == 1).mean() > 0.97
+
+
+def test_it_comes_back_when_the_text_becomes_easy():
+    device = Device(fixed=8.0, row=0.9, draft=6.0)
+    hard, easy = [Text(0.05)], [CODE]
+    assert best_rate(device, hard)[1] == 1
+    best, width = best_rate(device, easy)
+    assert width >= 6
+    served = serve(device, hard, steps=1600, then=easy)
+    assert np.median(served.widths[200:800]) == 1
+    assert served.rate(1200) >= 0.97 * best
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bs", [1, 8])
+def test_a_wrong_cost_model_recovers_within_200_steps(seed, bs):
+    rng = np.random.default_rng(seed)
+    steps = [Step(b, n, CONTEXT * b) for b in (1, 4, 8, 16) for n in WIDTHS]
+    wrong = [Measured(step, CPU.milliseconds(step) * rng.uniform(0.3, 3.0)) for step in steps]
+    costs = CostModel.fit(WIDTHS, wrong)
+    texts = [CHAT] * bs
+    served = serve(CPU, texts, steps=400, costs=costs, seed=seed)
+    assert served.rate(200) >= 0.97 * best_rate(CPU, texts)[0]
+
+
+@pytest.mark.parametrize("bs", [1, 8])
+def test_an_assumed_cost_model_of_another_scale_recovers_within_200_steps(bs):
+    device = Device(fixed=60.0, row=4.0, draft=20.0)
+    texts = [CHAT] * bs
+    served = serve(device, texts, steps=400, costs=CostModel.assumed(WIDTHS))
+    assert served.rate(200) >= 0.97 * best_rate(device, texts)[0]
