@@ -31,6 +31,7 @@ _REQUEST_PRIOR = 6.0  # the same for a request's factor
 _SHARED_MEMORY = 0.999  # of what earlier steps said, kept a step
 _REQUEST_MEMORY = 0.97
 _CURVE_MEMORY = 0.85
+_DOMAIN_SHARE = 0.02  # of a request's curve in its domain's, a step
 _PRIOR_HOLD = 0.8  # chance that a draft token holds, of domains that were not seen yet
 _MOST = 3.0  # a ratio's reach
 
@@ -129,8 +130,8 @@ class AcceptModel:
         news = (1 - _CURVE_MEMORY**ages)[:, None]
         self._curves[rows] += news * (self._curve(chances) - self._curves[rows])
         self._ages[rows] = 0
-        for row, kind in zip(self._curves[rows], zip(*domain, strict=True), strict=True):
-            self._domain_curves[kind] += 0.05 * (row - self._domain_curves[kind])
+        drift = self._curves[rows] - self._domain_curves[domain]
+        np.add.at(self._domain_curves, domain, _DOMAIN_SHARE * drift)
 
     def _curve(self, chances: Floats) -> Floats:
         """Expected tokens at each width, [bs, W]: the root stands for the bonus token."""

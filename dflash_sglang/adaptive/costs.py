@@ -22,6 +22,7 @@ _TRUST = 0.5  # measurements that the mean of all places weighs
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
 _SURPRISE = math.log(1.5)  # what a known place's measurement says at most
 _KNOWN = 3  # measurements after which a place is known
+_LEAST = 1e-3  # milliseconds of any step
 _OUTLIER = 8.0  # times the expectation; such a step was interrupted
 _ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
 _BATCH_SIZES = (*range(1, 9), *(s * 2**e for e in range(7) for s in (10, 12, 14, 16)))
@@ -60,6 +61,15 @@ class CostModel:
         self._near_sizes = _nearness(_BATCH_SIZES)
         self._near_widths = _nearness(self._widths)
         plain = np.array(self._widths) == 1
+
+        # Features are linear in requests and in context, so times at all widths are three vectors.
+        def times(requests: int, context: int) -> np.ndarray:
+            return np.array([_features(Step(requests, n, context)) @ coefficients for n in widths])
+
+        self._fixed = times(0, 0)  # [W]
+        self._a_request = times(1, 0) - self._fixed
+        self._a_kilotoken = times(0, 1024) - self._fixed
+        self._corrected: tuple[int, np.ndarray] | None = None  # the last place asked for
         # A plain step has no draft, so it says nothing about the others.
         self._near_widths *= plain[:, None] == plain[None, :]
 
@@ -92,8 +102,9 @@ class CostModel:
 
     def milliseconds(self, requests: int, context: int) -> np.ndarray:
         """Expected times at every width, [W]."""
-        fitted = np.array([self._fitted(Step(requests, n, context)) for n in self._widths])
-        return fitted * np.exp(self._corrections(_place(requests)))
+        kilotokens = context / 1024
+        fitted = self._fixed + requests * self._a_request + kilotokens * self._a_kilotoken  # [W]
+        return np.maximum(fitted, _LEAST) * np.exp(self._corrections(_place(requests)))
 
     def counts(self, requests: int) -> np.ndarray:
         """How often steps of about so many requests were measured at every width, [W]."""
@@ -117,18 +128,23 @@ class CostModel:
     def _take_in(self, row: int, column: int, ratio: float, trust: float) -> None:
         weight = _MEMORY * self._weights[row, column] + trust
         self._weights[row, column] = weight
+        self._corrected = None
         self._ratios[row, column] += trust * (ratio - self._ratios[row, column]) / weight
 
     def _fitted(self, step: Step) -> float:
-        return max(1e-3, float(_features(step) @ self._coefficients))
+        return max(_LEAST, float(_features(step) @ self._coefficients))
 
     def _corrections(self, row: int) -> np.ndarray:
         """Mean of the measured places' ratios, near places first, at every width: [W]."""
+        if self._corrected is not None and self._corrected[0] == row:
+            return self._corrected[1]
         total = self._weights.sum()
         everywhere = float((self._weights * self._ratios).sum() / total) if total else 0.0
         near = self._near_sizes[row] @ np.stack([self._weights * self._ratios, self._weights])
         ratios, weights = near @ self._near_widths  # [2, W] each
-        return (ratios + _TRUST * everywhere) / (weights + _TRUST)
+        corrections = (ratios + _TRUST * everywhere) / (weights + _TRUST)
+        self._corrected = (row, corrections)
+        return corrections
 
 
 def _features(step: Step) -> np.ndarray:

@@ -1,7 +1,9 @@
 """A server that chooses its width: the same tokens, and the limits that requests set."""
 
+import httpx
 import pytest
 from openai import BadRequestError, OpenAI
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.checkpoints import VOCAB
 from tests.engine.servers import SEEDED, speculative_server
@@ -17,6 +19,7 @@ def adaptive(tiny_qwen3, tiny_drafter):
         tiny_qwen3,
         tiny_drafter,
         *("--speculative-eagle-topk", "12", "--dflash2-config", '{"adaptive": true}'),
+        "--enable-metrics",
         *SEEDED,
     )
     with server:
@@ -44,12 +47,19 @@ def test_seeded_tokens_equal_those_of_plain_decoding(adaptive, seeded, prompts, 
     assert [answer.token_ids for answer in got] == [answer.token_ids for answer in expected]
 
 
-def test_steps_differ_in_what_they_verify(adaptive, prompts):
+def test_steps_differ_in_what_they_verify_and_the_metrics_say_so(adaptive, prompts):
     """Otherwise the tests above would compare one width."""
     generate_all(adaptive, prompts, 64, concurrency=4)
-    log = adaptive.log.read_text(errors="replace")
-    widths = [line.split("{")[1].split("}")[0] for line in log.splitlines() if "by nodes" in line]
-    assert widths and max(shares.count(":") for shares in widths) >= 4
+    page = httpx.get(f"{adaptive.url}/metrics").text
+    families = {family.name: family.samples for family in text_string_to_metric_families(page)}
+    steps = {
+        sample.labels["nodes"]: sample.value
+        for sample in families["dflash2_steps"]
+        if sample.name.endswith("_total") and sample.value
+    }
+    assert len(steps) >= 4
+    (tokens,) = [s.value for s in families["dflash2_tokens"] if s.name.endswith("_total")]
+    assert sum(steps.values()) < tokens <= 16 * 64
 
 
 @pytest.mark.parametrize("server", ["adaptive", "fixed"])

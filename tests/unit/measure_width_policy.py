@@ -1,0 +1,78 @@
+"""What choosing a width costs a step: processor microseconds of policy and statistics.
+
+python tests/unit/measure_width_policy.py
+"""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import torch
+
+from dflash_sglang.config import DFlash2Config
+from dflash_sglang.engine.limits import LimitTable
+from dflash_sglang.engine.widths import AdaptiveWidth
+from dflash_sglang.kernels.walk import Verdict
+from dflash_sglang.options import Tuning, resolve_options
+from dflash_sglang.tree.build import DraftTree
+from tests.engine.checkpoints import drafter_fields
+
+_STEPS = 400
+
+
+def request(row: int) -> SimpleNamespace:
+    """As much of SGLang's request as is read."""
+    return SimpleNamespace(
+        rid=str(row),
+        kv=SimpleNamespace(req_pool_idx=row),
+        sampling_params=SimpleNamespace(custom_params=None, top_k=1),
+        grammar=None,
+        tokenizer=None,
+    )
+
+
+def chain(bs: int, nodes: int) -> DraftTree:
+    columns = torch.arange(nodes).expand(bs, nodes)
+    return DraftTree(
+        tokens=columns,
+        parents=columns - 1,
+        depths=columns.clamp(max=7),
+        log_values=-0.2 * columns.float(),
+        num_nodes=torch.full((bs,), nodes),
+    )
+
+
+def microseconds(bs: int, nodes: int) -> float:
+    options = resolve_options(
+        DFlash2Config.from_dict(drafter_fields()),
+        device="cpu",
+        num_steps=None,
+        num_draft_tokens=nodes,
+        topk=None,
+        tuning=Tuning(adaptive=True),
+    )
+    limits = LimitTable(64, nodes, options.max_depth, "cpu")
+    widths = AdaptiveWidth(options, 64, limits, SimpleNamespace(world_size=1), [], None)
+    requests = [request(row) for row in range(bs)]
+    batch = SimpleNamespace(reqs=requests, seq_lens_cpu=torch.full((bs,), 300))
+    limits.admit(requests)
+    widths.admit(requests)
+    tree = chain(bs, nodes)
+    rootward = torch.full((bs, 8), -1)  # two nodes are accepted, which every width has
+    rootward[:, :2] = torch.arange(2)
+    verdict = Verdict(rootward, torch.full((bs,), 2), torch.zeros(bs, 8), torch.zeros(bs))
+    started = time.process_time()
+    for _ in range(_STEPS):
+        if widths.drafts(batch):
+            widths.cut(tree)
+            widths.learn(verdict)
+        limits.bound(requests, torch.arange(bs), tree)
+    return 1e6 * (time.process_time() - started) / _STEPS
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for bs in (1, 4, 8, 16):
+        costs = ", ".join(f"{n} nodes {microseconds(bs, n):.0f} us" for n in (16, 32))
+        print(f"{bs} requests: {costs}")
