@@ -102,16 +102,21 @@ class AdaptiveWidth:
         self._metrics = metrics
         self._log, self._recent = WidthLog(self._widths), WidthLog(self._widths)
         self._plan: _Plan | None = None
+        self._rids: dict[int, str] = {}  # of the request in each row
 
     def admit(self, requests: list[Req]) -> None:
         """Requests whose prompts are read now start from what their domain showed."""
         self._plan = None  # the time to the next decode step is not that of a decode step
+        new = [r for r in requests if self._rids.get(r.kv.req_pool_idx) != r.rid]
+        if not new:
+            return  # further chunks of prompts that were admitted before
         domains = []
-        for request in requests:
+        for request in new:
             domain = classify(_prompt_end(request), has_grammar=request.grammar is not None)
-            logger.debug("dflash2: %s reads as %s (%s)", request.rid, domain.name, domain.reason)
+            logger.info("dflash2: %s starts as %s (%s)", request.rid, domain.name, domain.reason)
             domains.append(domain.index)
-        rows = np.array([request.kv.req_pool_idx for request in requests], dtype=np.int64)
+            self._rids[request.kv.req_pool_idx] = request.rid
+        rows = np.array([request.kv.req_pool_idx for request in new], dtype=np.int64)
         self._model.restart(rows, np.array(domains, dtype=np.int64))
 
     def drafts(self, batch: ScheduleBatch) -> bool:

@@ -70,7 +70,8 @@ def test_a_request_can_decode_plainly_or_in_small_steps(adaptive, seeded, prompt
         bound = generate(served, prompts[3], 64, custom_params={"dflash2": limits})
         assert bound.token_ids == free.token_ids
         assert bound.meta["spec_verify_ct"] >= 63 / most
-    assert free.meta["spec_verify_ct"] < 63
+    if server == "fixed":  # what pays for a random drafter may be plain decoding
+        assert free.meta["spec_verify_ct"] < 63
 
 
 def test_bad_limits_are_refused_by_name_and_cost_nobody_else_anything(adaptive):
