@@ -25,6 +25,7 @@ def measure(max_tokens: int) -> dict[str, Any]:
     arguments = [
         *("--model-path", str(PAIR / "target"), "--dtype", "float32", *cpu_arguments()),
         *("--speculative-algorithm", "dflash2", "--speculative-draft", str(PAIR / "drafter")),
+        *("--speculative-num-draft-tokens", "16"),
     ]
     modes = ("reference", "compiled")
     servers = [Server(arguments, environment={MODE_VARIABLE: mode}) for mode in modes]
