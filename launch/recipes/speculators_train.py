@@ -19,11 +19,11 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Config
 
 from dflash_sglang.config import DFlash2Config
 from dflash_sglang.drafter import DFlash2Drafter
+from dflash_sglang.drafter.checkpoint import save_drafter
 from dflash_sglang.train.data import CaptureDataset, Sample
 from dflash_sglang.train.defaults import choose_mask_token, make_config
 from dflash_sglang.train.schedule import learning_rate
 from dflash_sglang.train.target import Target
-from dflash_sglang.train.trainer import export
 
 
 def main() -> None:
@@ -54,6 +54,8 @@ def main() -> None:
         optimizer.zero_grad()
         if (step + 1) % 50 == 0:
             print(f"step {step + 1} loss {loss.item():.3f}", flush=True)
+        if (step + 1) % asked.save_every == 0:
+            write(model, ours, asked.out.with_name(f"step-{step + 1:06d}"))
     write(model, ours, asked.out)
 
 
@@ -66,6 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--anchors", type=int, default=32, help="blocks a sequence")
     parser.add_argument("--learning-rate", type=float, default=0.002)
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -137,7 +140,7 @@ def write(model: DFlash2DraftModel, config: DFlash2Config, out: Path) -> None:
     drafter = DFlash2Drafter(config)
     theirs = model.state_dict()
     drafter.load_state_dict({name: theirs[name] for name in drafter.state_dict()})
-    export(drafter, out)
+    save_drafter(drafter.to(torch.bfloat16), out)
 
 
 if __name__ == "__main__":
