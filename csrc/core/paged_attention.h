@@ -179,7 +179,7 @@ class AttentionTile {
              shared, scratch_.keys);
       unpack(call_.v_cache, call_.v_stride, call_.v_head_stride, call_.v_dim, base, absent, shared,
              scratch_.values);
-      score(scratch_.keys, shared, scratch_.scores);
+      score(scratch_.keys, shared, scratch_.scores, base + kBlock, std::min(shared_end, end_));
     }
     if (tree && base + kBlock > prefix_) gather_ancestor_scores(base, shared);
     soften(base, state);
@@ -193,6 +193,19 @@ class AttentionTile {
   int64_t slot(int64_t key) const {
     const int64_t slot = slots_[key];
     return call_.slot_map == nullptr ? slot : call_.slot_map[slot];
+  }
+
+  // Slots lie anywhere in the cache: what the next block needs comes while this one is computed.
+  // Inlined, because the compiler takes a function that only prefetches for one that does nothing.
+  __attribute__((always_inline)) void prefetch(int64_t first, int64_t limit) const {
+    constexpr int kLine = 64 / sizeof(T);
+    for (int64_t key = first; key < limit; ++key) {
+      const int64_t place = slot(key);
+      const T* k = call_.k_cache + place * call_.k_stride + kv_head_ * call_.k_head_stride;
+      const T* v = call_.v_cache + place * call_.v_stride + kv_head_ * call_.v_head_stride;
+      for (int d = 0; d < call_.head_dim; d += kLine) __builtin_prefetch(k + d, 0, 2);
+      for (int d = 0; d < call_.v_dim; d += kLine) __builtin_prefetch(v + d, 0, 2);
+    }
   }
 
   // Keys or values of `count` positions as floats, [key][width rounded up]. Rows before `absent`
@@ -212,9 +225,12 @@ class AttentionTile {
     }
   }
 
-  void score(Floats& keys, int count, Floats& scores) {
+  // Scores of `count` keys; meanwhile the keys and values of the positions from `next` to `limit`
+  // are fetched.
+  void score(Floats& keys, int count, Floats& scores, int64_t next, int64_t limit) {
     scores.grow(size_t(std::max(kBlock, round_up(count, kKeyStep))) * lanes_);
     for (int key = 0; key < count; key += kKeyStep) {
+      prefetch(next + key, std::min(limit, next + key + kKeyStep));
       score_keys(scratch_.queries.data(), keys.data() + key * k_width_, k_width_, call_.head_dim,
                  lanes_, scores.data() + key * lanes_);
     }
@@ -227,7 +243,7 @@ class AttentionTile {
              scratch_.block_keys);
       unpack(call_.v_cache, call_.v_stride, call_.v_head_stride, call_.v_dim, prefix_, 0, q_len_,
              scratch_.block_values);
-      score(scratch_.block_keys, q_len_, scratch_.block_scores);
+      score(scratch_.block_keys, q_len_, scratch_.block_scores, 0, 0);
       block_ready_ = true;
     }
     scratch_.scores.grow(size_t(kBlock) * lanes_);
