@@ -9,15 +9,9 @@
 
 namespace dflash2 {
 
-constexpr int kBlock = 64;                   // keys per step of the online softmax
-constexpr int kBlockVecs = kBlock / kLanes;  // 4
-constexpr int kChunk = 256;                  // keys per independently computed chunk
-constexpr int kTileRows = 64;                // greatest number of (token, head) rows of a tile
-#if defined(__AVX512F__)
-constexpr int kRowStep = 8;  // rows of one register block
-#else
-constexpr int kRowStep = 4;
-#endif
+constexpr int kBlock = 64;     // keys per step of the online softmax
+constexpr int kChunk = 256;    // keys per independently computed chunk
+constexpr int kTileRows = 64;  // greatest number of (token, head) rows of a tile
 
 enum class MaskMode : int { kCausal = 0, kBidirectional = 1, kTree = 2 };
 
@@ -50,33 +44,52 @@ struct AttentionCall {
   const float* sinks;  // [heads] or null
 };
 
-// Softmax state of the rows of one tile: running maximum, per-lane sums, weighted values.
+// What the scores of a row whose greatest score is x are shifted by: such a row may see nothing
+// yet.
+inline Vec finite(Vec x) { return x == kMinusInfinity ? Vec{} : x; }
+
+inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// Floats that begin at a cache line, as a vector register wants them.
+class Floats {
+ public:
+  void grow(size_t count) { lines_.resize(std::max(lines_.size(), (count + kLanes - 1) / kLanes)); }
+  float* data() { return lines_.empty() ? nullptr : lines_[0].lanes; }
+
+ private:
+  struct alignas(64) Line {
+    float lanes[kLanes];
+  };
+  std::vector<Line> lines_;
+};
+
+// Softmax state of the rows of one tile: running maximum, sum of weights, weighted values. `rows`
+// is a multiple of kLanes, so that everything keeps the alignment of the memory.
 struct RowStates {
   float* maximum;  // [rows]
-  float* sums;     // [rows, kLanes]
+  float* sums;     // [rows]
   float* values;   // [rows, v_width]
 
-  static int64_t floats(int64_t rows, int v_width) { return rows * (1 + kLanes + v_width); }
+  static int64_t floats(int64_t rows, int v_width) { return rows * (2 + v_width); }
   static RowStates at(float* memory, int64_t rows, int v_width) {
-    // Values first: they keep the alignment of `memory`.
-    return {memory + rows * (v_width + kLanes), memory + rows * v_width, memory};
+    return {memory + rows * (v_width + 1), memory + rows * v_width, memory};
   }
   void clear(int64_t rows, int v_width) const {
     std::fill(maximum, maximum + rows, kMinusInfinity);
-    std::fill(sums, sums + rows * kLanes, 0.0f);
+    std::fill(sums, sums + rows, 0.0f);
     std::fill(values, values + rows * v_width, 0.0f);
   }
 };
 
-// Buffers of one tile; a thread reuses them from tile to tile.
+// Buffers of one tile; a thread reuses them from tile to tile. The rows of a tile are the lanes of
+// a vector, `lanes` of them; those behind the last row belong to nobody.
 struct TileScratch {
-  std::vector<int64_t> begins, ends;        // [tokens] logical positions that each token sees
+  std::vector<int32_t> begins, ends;        // [lanes] logical positions that each row sees
   std::vector<std::vector<int>> ancestors;  // kTree: block tokens that each token sees, in order
-  std::vector<float> queries;               // [rows, k_width], scaled
-  std::vector<float> keys, values, scores;  // of one block of 64 positions
-  std::vector<float> block_keys, block_values, block_scores;  // kTree: of the request's own block
+  Floats queries;                           // [head_dim, lanes], scaled
+  Floats keys, values;                      // [keys, width] of one block of 64 positions
+  Floats scores;                            // [keys, lanes] of the same, later their weights
+  Floats block_keys, block_values, block_scores;  // kTree: of the request's own block
 };
-
-inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 }  // namespace dflash2

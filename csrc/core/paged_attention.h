@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention_call.h"
+#include "attention_products.h"
 #include "simd.h"
 
 namespace dflash2 {
@@ -40,6 +41,7 @@ class AttentionTile {
         first_token_(first_token),
         tokens_(tokens),
         rows_(tokens * group_),
+        lanes_(round_up(rows_, kLanes)),
         k_width_(round_up(call.head_dim, kLanes)),
         v_width_(round_up(call.v_dim, kLanes)),
         slots_(call.slot_table + call.table_rows[request] * call.table_stride) {
@@ -47,14 +49,14 @@ class AttentionTile {
     lay_out_rows();
   }
 
-  int rows() const { return rows_; }
+  int lanes() const { return lanes_; }  // rows, rounded up
   int v_width() const { return v_width_; }
   int64_t first_chunk() const { return begin_ / kChunk; }
   int64_t end_chunk() const { return (end_ + kChunk - 1) / kChunk; }
 
   // Computes the state of one chunk from nothing.
   void compute_chunk(int64_t chunk, const RowStates& state) {
-    state.clear(rows_, v_width_);
+    state.clear(lanes_, v_width_);
     const int64_t chunk_end = std::min(end_, (chunk + 1) * kChunk);
     for (int64_t base = chunk * kChunk; base < chunk_end; base += kBlock) {
       if (base + kBlock > begin_) step(base, state);
@@ -63,18 +65,23 @@ class AttentionTile {
 
   // Folds a chunk's state into the total; an empty chunk leaves it as it is.
   void merge(const RowStates& total, const RowStates& chunk) const {
-    for (int r = 0; r < rows_; ++r) {
-      const float top = std::max(total.maximum[r], chunk.maximum[r]);
-      if (chunk.maximum[r] == kMinusInfinity) continue;
-      const Vec keep = exp(splat(total.maximum[r] - top));
-      const Vec add = exp(splat(chunk.maximum[r] - top));
-      const auto fold = [&](float* into, const float* from) {
-        store(into, load(into) * keep + load(from) * add);
-      };
-      total.maximum[r] = top;
-      fold(total.sums + r * kLanes, chunk.sums + r * kLanes);
-      for (int d = 0; d < v_width_; d += kLanes) {
-        fold(total.values + r * v_width_ + d, chunk.values + r * v_width_ + d);
+    alignas(64) float keep[kLanes], add[kLanes];
+    const auto fold = [](float* into, const float* from, float kept, float added) {
+      store(into, load(into) * kept + load(from) * added);
+    };
+    for (int first = 0; first < rows_; first += kLanes) {
+      const Vec top = max(load(total.maximum + first), load(chunk.maximum + first));
+      const Vec shift = finite(top);
+      store(keep, exp(load(total.maximum + first) - shift));
+      store(add, exp(load(chunk.maximum + first) - shift));
+      store(total.maximum + first, top);
+      store(total.sums + first,
+            load(total.sums + first) * load(keep) + load(chunk.sums + first) * load(add));
+      for (int r = first; r < std::min(rows_, first + kLanes); ++r) {
+        for (int d = 0; d < v_width_; d += kLanes) {
+          fold(total.values + r * v_width_ + d, chunk.values + r * v_width_ + d, keep[r - first],
+               add[r - first]);
+        }
       }
     }
   }
@@ -83,7 +90,7 @@ class AttentionTile {
   void write(const RowStates& total) const {
     for (int r = 0; r < rows_; ++r) {
       const int head = kv_head_ * group_ + r % group_;
-      float denominator = reduce_add(load(total.sums + r * kLanes));
+      float denominator = total.sums[r];
       float factor = 1.0f;
       if (call_.sinks != nullptr) {
         const float top = std::max(total.maximum[r], call_.sinks[head]);
@@ -105,16 +112,24 @@ class AttentionTile {
   }
 
  private:
+  // queries[d][row], scaled.
   void pack_queries() {
-    scratch_.queries.assign(size_t(rows_) * k_width_, 0.0f);
-    for (int r = 0; r < rows_; ++r) {
-      const int64_t token = call_.q_starts[request_] + first_token_ + r / group_;
-      const T* q =
-          call_.q + token * call_.q_stride + (kv_head_ * group_ + r % group_) * call_.q_head_stride;
-      for (int d = 0; d < call_.head_dim; d += kLanes) {
+    scratch_.queries.grow(size_t(k_width_) * lanes_);
+    float* out = scratch_.queries.data();
+    for (int first = 0; first < lanes_; first += kLanes) {
+      const int present = std::min(kLanes, rows_ - first);
+      for (int d = 0; d < k_width_; d += kLanes) {
         const int count = std::min(kLanes, call_.head_dim - d);
-        const Vec value = count == kLanes ? load(q + d) : load_partial(q + d, count);
-        store(&scratch_.queries[size_t(r) * k_width_ + d], value * call_.scale);
+        Vec tile[kLanes] = {};
+        for (int i = 0; i < present; ++i) {
+          const int r = first + i;
+          const int64_t token = call_.q_starts[request_] + first_token_ + r / group_;
+          const T* q = call_.q + token * call_.q_stride +
+                       (kv_head_ * group_ + r % group_) * call_.q_head_stride + d;
+          tile[i] = (count == kLanes ? load(q) : load_partial(q, count)) * call_.scale;
+        }
+        transpose(tile);
+        for (int i = 0; i < kLanes; ++i) store(out + (d + i) * lanes_ + first, tile[i]);
       }
     }
   }
@@ -122,11 +137,11 @@ class AttentionTile {
   // For every query token: the half-open range of logical positions it sees, and in a tree the
   // block tokens (ancestors and itself) that stand behind the prefix.
   void lay_out_rows() {
-    scratch_.begins.resize(tokens_);
-    scratch_.ends.resize(tokens_);
+    scratch_.begins.assign(lanes_, 0);
+    scratch_.ends.assign(lanes_, 0);
     if (int(scratch_.ancestors.size()) < tokens_) scratch_.ancestors.resize(tokens_);
-    begin_ = call_.kv_lens[request_];
-    end_ = 0;
+    begin_ = open_end_ = call_.kv_lens[request_];
+    end_ = open_begin_ = 0;
     for (int t = 0; t < tokens_; ++t) {
       int64_t position = prefix_ + first_token_ + t;
       int64_t end = position + 1;
@@ -144,10 +159,10 @@ class AttentionTile {
         position = end - 1;
       }
       const int64_t begin = call_.window < 0 ? 0 : std::max<int64_t>(0, position - call_.window);
-      scratch_.begins[t] = begin;
-      scratch_.ends[t] = end;
-      begin_ = std::min(begin_, begin);
-      end_ = std::max(end_, end);
+      std::fill_n(&scratch_.begins[t * group_], group_, int32_t(begin));
+      std::fill_n(&scratch_.ends[t * group_], group_, int32_t(end));
+      begin_ = std::min(begin_, begin), open_begin_ = std::max(open_begin_, begin);
+      end_ = std::max(end_, end), open_end_ = std::min(open_end_, end);
     }
   }
 
@@ -160,13 +175,18 @@ class AttentionTile {
     if (shared > 0) {
       // Before the tile's first visible position a sliding-window pool may hold no slot any more.
       const int absent = int(std::clamp<int64_t>(begin_ - base, 0, shared));
-      pack_keys(base, absent, shared, scratch_.keys);
-      pack_values(base, absent, shared, scratch_.values);
-      score(scratch_.keys, shared, scratch_.scores, kBlock);
+      unpack(call_.k_cache, call_.k_stride, call_.k_head_stride, call_.head_dim, base, absent,
+             shared, scratch_.keys);
+      unpack(call_.v_cache, call_.v_stride, call_.v_head_stride, call_.v_dim, base, absent, shared,
+             scratch_.values);
+      score(scratch_.keys, shared, scratch_.scores, base + kBlock, std::min(shared_end, end_));
     }
     if (tree && base + kBlock > prefix_) gather_ancestor_scores(base, shared);
-    for (int r = 0; r < rows_; ++r) soften(r, base, state);
-    if (shared > 0) accumulate(scratch_.values.data(), shared, state);
+    soften(base, state);
+    if (shared > 0) {
+      weigh_values(scratch_.scores.data(), lanes_, rows_, scratch_.values.data(), v_width_, shared,
+                   state.values);
+    }
     if (tree && base + kBlock > prefix_) accumulate_ancestors(base, state);
   }
 
@@ -175,182 +195,133 @@ class AttentionTile {
     return call_.slot_map == nullptr ? slot : call_.slot_map[slot];
   }
 
-  // keys[group of 16][d][16 keys]. Lanes before `absent` and behind `count` are zero.
-  void pack_keys(int64_t first, int absent, int count, std::vector<float>& keys) {
-    const int groups = (count + kLanes - 1) / kLanes;
-    keys.resize(std::max(keys.size(), size_t(groups) * k_width_ * kLanes));
-    for (int g = 0; g < groups; ++g) {
-      const int present = std::min(kLanes, count - g * kLanes);
-      const int skipped = std::clamp(absent - g * kLanes, 0, present);
-      const T* pointers[kLanes];
-      for (int i = skipped; i < present; ++i) {
-        pointers[i] = call_.k_cache + slot(first + g * kLanes + i) * call_.k_stride +
-                      kv_head_ * call_.k_head_stride;
-      }
-      float* out = &keys[size_t(g) * k_width_ * kLanes];
-      for (int d = 0; d < k_width_; d += kLanes) {
-        const int width = std::min(kLanes, call_.head_dim - d);
-        Vec tile[kLanes] = {};
-        for (int i = skipped; i < present; ++i) {
-          tile[i] = width == kLanes ? load(pointers[i] + d) : load_partial(pointers[i] + d, width);
-        }
-        transpose(tile);
-        for (int i = 0; i < kLanes; ++i) store(out + (d + i) * kLanes, tile[i]);
-      }
+  // Slots lie anywhere in the cache: what the next block needs comes while this one is computed.
+  // Inlined, because the compiler takes a function that only prefetches for one that does nothing.
+  __attribute__((always_inline)) void prefetch(int64_t first, int64_t limit) const {
+    constexpr int kLine = 64 / sizeof(T);
+    for (int64_t key = first; key < limit; ++key) {
+      const int64_t place = slot(key);
+      const T* k = call_.k_cache + place * call_.k_stride + kv_head_ * call_.k_head_stride;
+      const T* v = call_.v_cache + place * call_.v_stride + kv_head_ * call_.v_head_stride;
+      for (int d = 0; d < call_.head_dim; d += kLine) __builtin_prefetch(k + d, 0, 2);
+      for (int d = 0; d < call_.v_dim; d += kLine) __builtin_prefetch(v + d, 0, 2);
     }
   }
 
-  // values[key][v_width]. Rows before `absent` are zero.
-  void pack_values(int64_t first, int absent, int count, std::vector<float>& values) {
-    values.resize(std::max(values.size(), size_t(count) * v_width_));
-    std::fill(values.begin(), values.begin() + size_t(absent) * v_width_, 0.0f);
+  // Keys or values of `count` positions as floats, [key][width rounded up]. Rows before `absent`
+  // are zero.
+  void unpack(const T* cache, int64_t stride, int64_t head_stride, int width, int64_t first,
+              int absent, int count, Floats& into) const {
+    const int padded = round_up(width, kLanes);
+    into.grow(size_t(round_up(count, kKeyStep)) * padded);
+    std::fill_n(into.data(), size_t(absent) * padded, 0.0f);
     for (int i = absent; i < count; ++i) {
-      const T* v =
-          call_.v_cache + slot(first + i) * call_.v_stride + kv_head_ * call_.v_head_stride;
-      for (int d = 0; d < v_width_; d += kLanes) {
-        const int width = std::min(kLanes, call_.v_dim - d);
-        store(&values[size_t(i) * v_width_ + d],
-              width == kLanes ? load(v + d) : load_partial(v + d, width));
+      const T* from = cache + slot(first + i) * stride + kv_head_ * head_stride;
+      float* out = into.data() + size_t(i) * padded;
+      for (int d = 0; d < width; d += kLanes) {
+        const int present = std::min(kLanes, width - d);
+        store(out + d, present == kLanes ? load(from + d) : load_partial(from + d, present));
       }
     }
   }
 
-  // scores[row][key] = q . k, one fused multiply-add per dimension in ascending order.
-  void score(const std::vector<float>& keys, int count, std::vector<float>& scores, int stride) {
-    scores.resize(std::max(scores.size(), size_t(rows_) * stride));
-    const int groups = (count + kLanes - 1) / kLanes;
-    int r = 0;
-    for (; r + kRowStep <= rows_; r += kRowStep) {
-      for (int g = 0; g < groups; ++g) score_rows<kRowStep, 1>(keys, scores, stride, r, g);
-    }
-    for (; r < rows_; ++r) {
-      int g = 0;
-      for (; g + 4 <= groups; g += 4) score_rows<1, 4>(keys, scores, stride, r, g);
-      for (; g < groups; ++g) score_rows<1, 1>(keys, scores, stride, r, g);
-    }
-  }
-
-  template <int kRows, int kGroups>
-  void score_rows(const std::vector<float>& keys, std::vector<float>& scores, int stride, int row,
-                  int group) const {
-    Vec sums[kRows][kGroups] = {};
-    const float* q = &scratch_.queries[size_t(row) * k_width_];
-    const float* k = &keys[size_t(group) * k_width_ * kLanes];
-    for (int d = 0; d < k_width_; ++d) {
-      for (int g = 0; g < kGroups; ++g) {
-        const Vec key = load(k + (size_t(g) * k_width_ + d) * kLanes);
-        for (int r = 0; r < kRows; ++r) sums[r][g] += q[r * k_width_ + d] * key;
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int g = 0; g < kGroups; ++g) {
-        store(&scores[size_t(row + r) * stride + (group + g) * kLanes], sums[r][g]);
-      }
+  // Scores of `count` keys; meanwhile the keys and values of the positions from `next` to `limit`
+  // are fetched.
+  void score(Floats& keys, int count, Floats& scores, int64_t next, int64_t limit) {
+    scores.grow(size_t(std::max(kBlock, round_up(count, kKeyStep))) * lanes_);
+    for (int key = 0; key < count; key += kKeyStep) {
+      prefetch(next + key, std::min(limit, next + key + kKeyStep));
+      score_keys(scratch_.queries.data(), keys.data() + key * k_width_, k_width_, call_.head_dim,
+                 lanes_, scores.data() + key * lanes_);
     }
   }
 
   // Tree: the block tokens' keys are scored once, then every row's ancestors are put in order.
   void gather_ancestor_scores(int64_t base, int shared) {
     if (!block_ready_) {
-      pack_keys(prefix_, 0, q_len_, scratch_.block_keys);
-      pack_values(prefix_, 0, q_len_, scratch_.block_values);
-      block_stride_ = round_up(q_len_, kLanes);
-      score(scratch_.block_keys, q_len_, scratch_.block_scores, block_stride_);
+      unpack(call_.k_cache, call_.k_stride, call_.k_head_stride, call_.head_dim, prefix_, 0, q_len_,
+             scratch_.block_keys);
+      unpack(call_.v_cache, call_.v_stride, call_.v_head_stride, call_.v_dim, prefix_, 0, q_len_,
+             scratch_.block_values);
+      score(scratch_.block_keys, q_len_, scratch_.block_scores, 0, 0);
       block_ready_ = true;
     }
-    scratch_.scores.resize(std::max(scratch_.scores.size(), size_t(rows_) * kBlock));
+    scratch_.scores.grow(size_t(kBlock) * lanes_);
     for (int r = 0; r < rows_; ++r) {
       const std::vector<int>& path = scratch_.ancestors[r / group_];
-      const int64_t last = std::min<int64_t>(base + kBlock, scratch_.ends[r / group_]);
+      const int64_t last = std::min<int64_t>(base + kBlock, scratch_.ends[r]);
       for (int64_t position = base + shared; position < last; ++position) {
-        scratch_.scores[size_t(r) * kBlock + (position - base)] =
-            scratch_.block_scores[size_t(r) * block_stride_ + path[position - prefix_]];
+        scratch_.scores.data()[(position - base) * lanes_ + r] =
+            scratch_.block_scores.data()[path[position - prefix_] * lanes_ + r];
       }
     }
   }
 
-  // Scores of one row -> weights, with the running maximum and sums brought up to date.
-  void soften(int r, int64_t base, const RowStates& state) {
-    const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const int64_t block = kBlock;
-    const int begin = int(std::clamp<int64_t>(scratch_.begins[r / group_] - base, 0, block));
-    const int end = int(std::clamp<int64_t>(scratch_.ends[r / group_] - base, 0, block));
-    float* scores = &scratch_.scores[size_t(r) * kBlock];
-    Vec s[kBlockVecs];
-    Vec top = splat(kMinusInfinity);
-    for (int g = 0; g < kBlockVecs; ++g) {
-      const VecI key = lane + g * kLanes;
-      s[g] = load(scores + g * kLanes);
-      if (call_.logit_cap > 0) s[g] = call_.logit_cap * tanh(s[g] / call_.logit_cap);
-      s[g] = ((key >= begin) & (key < end)) ? s[g] : splat(kMinusInfinity);
-      top = max(top, s[g]);
+  // Scores -> weights, with the running maximum and sums brought up to date.
+  void soften(int64_t base, const RowStates& state) {
+    const bool open = open_begin_ <= base && base + kBlock <= open_end_;  // every row sees all
+    for (int first = 0; first < rows_; first += kLanes) {
+      float* scores = scratch_.scores.data() + first;
+      if (call_.logit_cap > 0) cap(scores);
+      if (!open) hide(scores, first, base);
+      Vec tops[4] = {splat(kMinusInfinity), splat(kMinusInfinity), splat(kMinusInfinity),
+                     splat(kMinusInfinity)};
+      for (int key = 0; key < kBlock; key += 4) {
+        for (int i = 0; i < 4; ++i) tops[i] = max(tops[i], load(scores + (key + i) * lanes_));
+      }
+      const Vec before = load(state.maximum + first);
+      const Vec now = max(before, max(max(tops[0], tops[1]), max(tops[2], tops[3])));
+      const Vec shift = finite(now);
+      Vec sums = load(state.sums + first) * rescale(first, exp(before - shift), state);
+      for (int key = 0; key < kBlock; ++key) {
+        const Vec weight = exp(load(scores + key * lanes_) - shift);
+        store(scores + key * lanes_, weight);
+        sums = sums + weight;
+      }
+      store(state.maximum + first, now);
+      store(state.sums + first, sums);
     }
-    const float before = state.maximum[r];
-    const float now = std::max(before, reduce_max(top));
-    if (now == kMinusInfinity) {  // nothing visible yet
-      for (int g = 0; g < kBlockVecs; ++g) store(scores + g * kLanes, Vec{});
-      return;
+  }
+
+  void cap(float* scores) const {
+    for (int key = 0; key < kBlock; ++key) {
+      const Vec score = load(scores + key * lanes_);
+      store(scores + key * lanes_, call_.logit_cap * tanh(score / call_.logit_cap));
     }
-    Vec sums = load(state.sums + r * kLanes);
-    if (now != before) {
-      const Vec decay = exp(splat(before - now));
-      sums = sums * decay;
+  }
+
+  // What a row does not see scores minus infinity.
+  void hide(float* scores, int first, int64_t base) const {
+    VecI begin, end;
+    std::memcpy(&begin, &scratch_.begins[first], sizeof(begin));
+    std::memcpy(&end, &scratch_.ends[first], sizeof(end));
+    for (int key = 0; key < kBlock; ++key) {
+      const int32_t position = int32_t(base) + key;
+      const Vec score = load(scores + key * lanes_);
+      store(scores + key * lanes_,
+            ((begin <= position) & (end > position)) ? score : splat(kMinusInfinity));
+    }
+  }
+
+  // Multiplies the values of 16 rows by their factors.
+  Vec rescale(int first, Vec factors, const RowStates& state) const {
+    for (int r = first; r < std::min(rows_, first + kLanes); ++r) {
+      const float factor = factors[r - first];
+      if (factor == 1.0f) continue;
       float* values = state.values + size_t(r) * v_width_;
-      for (int d = 0; d < v_width_; d += kLanes) store(values + d, load(values + d) * decay);
-      state.maximum[r] = now;
+      for (int d = 0; d < v_width_; d += kLanes) store(values + d, load(values + d) * factor);
     }
-    for (int g = 0; g < kBlockVecs; ++g) {
-      const Vec weight = exp(s[g] - now);
-      store(scores + g * kLanes, weight);
-      sums = sums + weight;
-    }
-    store(state.sums + r * kLanes, sums);
-  }
-
-  // values += weights * V, key after key in ascending order.
-  void accumulate(const float* v, int count, const RowStates& state) {
-    constexpr int kStep = 4;
-    int r = 0;
-    for (; r + kStep <= rows_; r += kStep) accumulate_rows<kStep>(v, count, state, r);
-    for (; r < rows_; ++r) accumulate_rows<1>(v, count, state, r);
-  }
-
-  template <int kRows>
-  void accumulate_rows(const float* v, int count, const RowStates& state, int row) {
-    int d = 0;
-    for (; d + 4 * kLanes <= v_width_; d += 4 * kLanes) {
-      accumulate_columns<kRows, 4>(v, count, state, row, d);
-    }
-    for (; d < v_width_; d += kLanes) accumulate_columns<kRows, 1>(v, count, state, row, d);
-  }
-
-  template <int kRows, int kColumns>
-  void accumulate_columns(const float* v, int count, const RowStates& state, int row, int d) {
-    Vec sums[kRows][kColumns];
-    float* out = state.values + size_t(row) * v_width_ + d;
-    for (int r = 0; r < kRows; ++r) {
-      for (int c = 0; c < kColumns; ++c) sums[r][c] = load(out + r * v_width_ + c * kLanes);
-    }
-    const float* weights = &scratch_.scores[size_t(row) * kBlock];
-    for (int key = 0; key < count; ++key) {
-      for (int c = 0; c < kColumns; ++c) {
-        const Vec value = load(v + size_t(key) * v_width_ + d + c * kLanes);
-        for (int r = 0; r < kRows; ++r) sums[r][c] += weights[r * kBlock + key] * value;
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int c = 0; c < kColumns; ++c) store(out + r * v_width_ + c * kLanes, sums[r][c]);
-    }
+    return factors;
   }
 
   void accumulate_ancestors(int64_t base, const RowStates& state) {
     for (int r = 0; r < rows_; ++r) {
       const std::vector<int>& path = scratch_.ancestors[r / group_];
-      const int64_t last = std::min<int64_t>(base + kBlock, scratch_.ends[r / group_]);
+      const int64_t last = std::min<int64_t>(base + kBlock, scratch_.ends[r]);
       float* out = state.values + size_t(r) * v_width_;
       for (int64_t position = std::max(base, prefix_); position < last; ++position) {
-        const float weight = scratch_.scores[size_t(r) * kBlock + (position - base)];
-        const float* v = &scratch_.block_values[size_t(path[position - prefix_]) * v_width_];
+        const float weight = scratch_.scores.data()[(position - base) * lanes_ + r];
+        const float* v = scratch_.block_values.data() + path[position - prefix_] * v_width_;
         for (int d = 0; d < v_width_; d += kLanes) {
           Vec sum = load(out + d);
           sum += weight * load(v + d);
@@ -364,12 +335,12 @@ class AttentionTile {
   TileScratch& scratch_;
   const int request_, kv_head_, group_, q_len_;
   const int64_t prefix_;
-  const int first_token_, tokens_, rows_, k_width_, v_width_;
+  const int first_token_, tokens_, rows_, lanes_, k_width_, v_width_;
   const int32_t* slots_;
 
-  int64_t begin_ = 0, end_ = 0;  // logical positions that any row of the tile sees
-  bool block_ready_ = false;     // block_keys, block_values and block_scores are filled
-  int block_stride_ = 0;         // row stride of block_scores
+  int64_t begin_ = 0, end_ = 0;            // logical positions that any row of the tile sees
+  int64_t open_begin_ = 0, open_end_ = 0;  // those that every row sees
+  bool block_ready_ = false;               // block_keys, block_values and block_scores are filled
 };
 
 }  // namespace dflash2

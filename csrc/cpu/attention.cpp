@@ -46,8 +46,8 @@ TileScratch& thread_scratch() {
 }
 
 float* thread_states(int64_t floats) {
-  thread_local std::vector<float> memory;
-  if (int64_t(memory.size()) < floats) memory.resize(floats);
+  thread_local Floats memory;
+  memory.grow(floats);
   return memory.data();
 }
 
@@ -55,11 +55,11 @@ template <typename T>
 void run_tile(const AttentionCall<T>& call, const TileSpan& span) {
   AttentionTile<T> tile(call, thread_scratch(), span.request, span.kv_head, span.first_token,
                         span.tokens);
-  const int64_t size = RowStates::floats(tile.rows(), tile.v_width());
+  const int64_t size = RowStates::floats(tile.lanes(), tile.v_width());
   float* memory = thread_states(2 * size);
-  const RowStates total = RowStates::at(memory, tile.rows(), tile.v_width());
-  const RowStates part = RowStates::at(memory + size, tile.rows(), tile.v_width());
-  total.clear(tile.rows(), tile.v_width());
+  const RowStates total = RowStates::at(memory, tile.lanes(), tile.v_width());
+  const RowStates part = RowStates::at(memory + size, tile.lanes(), tile.v_width());
+  total.clear(tile.lanes(), tile.v_width());
   for (int64_t chunk = tile.first_chunk(); chunk < tile.end_chunk(); ++chunk) {
     tile.compute_chunk(chunk, part);
     tile.merge(total, part);
@@ -89,14 +89,15 @@ void run_chunks(const AttentionCall<T>& call, std::vector<TileSpan>& tiles) {
     tiles[i].memory = floats;
     for (int64_t chunk = tile.first_chunk(); chunk < tile.end_chunk(); ++chunk) {
       items.push_back({int(i), chunk});
-      floats += RowStates::floats(tile.rows(), v_width);
+      floats += RowStates::floats(tile.lanes(), v_width);
     }
   }
-  std::vector<float> memory(floats);
+  Floats memory;
+  memory.grow(floats);
   const auto state = [&](const AttentionTile<T>& tile, const TileSpan& span, int64_t chunk) {
-    const int64_t size = RowStates::floats(tile.rows(), v_width);
-    return RowStates::at(&memory[span.memory + (chunk - span.first_chunk) * size], tile.rows(),
-                         v_width);
+    const int64_t size = RowStates::floats(tile.lanes(), v_width);
+    return RowStates::at(memory.data() + span.memory + (chunk - span.first_chunk) * size,
+                         tile.lanes(), v_width);
   };
   for_each_item(int64_t(items.size()), [&](int64_t i) {
     const TileSpan& span = tiles[items[i].tile];
@@ -105,9 +106,9 @@ void run_chunks(const AttentionCall<T>& call, std::vector<TileSpan>& tiles) {
   });
   for (const TileSpan& span : tiles) {
     AttentionTile<T> tile = open(span);
-    const RowStates total =
-        RowStates::at(thread_states(RowStates::floats(tile.rows(), v_width)), tile.rows(), v_width);
-    total.clear(tile.rows(), v_width);
+    const RowStates total = RowStates::at(thread_states(RowStates::floats(tile.lanes(), v_width)),
+                                          tile.lanes(), v_width);
+    total.clear(tile.lanes(), v_width);
     for (int64_t chunk = span.first_chunk; chunk < span.end_chunk; ++chunk) {
       tile.merge(total, state(tile, span, chunk));
     }

@@ -130,9 +130,12 @@ def _check(
         raise ValueError("paged_attention expects the head dimension to be contiguous.")
     if mode is MaskMode.TREE and plan.block_mask is None:
         raise ValueError("paged_attention in TREE mode expects plan.block_mask, got None.")
-    if sinks is not None and (sinks.dtype != torch.float32 or sinks.shape != (heads,)):
+    if sinks is not None and (
+        sinks.dtype != torch.float32 or sinks.shape != (heads,) or not sinks.is_contiguous()
+    ):
         raise ValueError(
-            f"paged_attention expects {heads} float32 sinks, got {tuple(sinks.shape)} {sinks.dtype}"
+            f"paged_attention expects {heads} contiguous float32 sinks, got {tuple(sinks.shape)} "
+            f"{sinks.dtype} with strides {sinks.stride()}."
         )
 
 

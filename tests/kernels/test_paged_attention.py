@@ -176,6 +176,15 @@ def test_tensors_that_do_not_fit_are_refused(change, message):
         run(problem, MaskMode.CAUSAL, scale=0.1)
 
 
+@pytest.mark.parametrize(
+    "sinks", [torch.zeros(3), torch.zeros(4).double(), torch.zeros(1).expand(4)], ids=str
+)
+def test_sinks_that_do_not_fit_are_refused(sinks):
+    problem = random_problem(11, QWEN, [2], [3], torch.float32)
+    with pytest.raises(ValueError, match="expects 4 contiguous float32 sinks"):
+        run(problem, MaskMode.CAUSAL, scale=0.1, sinks=sinks)
+
+
 def test_tree_mode_without_a_mask_is_refused():
     with pytest.raises(ValueError, match=r"expects plan\.block_mask"):
         run(random_problem(9, QWEN, [2], [3], torch.float32), MaskMode.TREE, scale=0.1)
