@@ -38,8 +38,8 @@ def bench(
     modes: Annotated[
         str | None,
         typer.Option(
-            help="Of plain, native, chain, tree, ngram, eagle3, with commas; the first four by "
-            "default, or those of --url.",
+            help="Of plain, native, chain, chain<N>, tree, tree<N>, adaptive, ngram, eagle3, with "
+            "commas; plain,native,chain,tree by default, or those of --url.",
             rich_help_panel=_SERVERS,
         ),
     ] = None,
@@ -120,8 +120,9 @@ def bench(
     Compared are the same prompts, round after round; the report (HTML,
     Markdown, pictures, JSON) has an interval with every figure.
 
-    plain: the target alone. native: SGLang's DFLASH. chain, tree: dflash2.
-    ngram: SGLang's prompt lookup. eagle3: SGLang's EAGLE-3.
+    plain: the target alone. native: SGLang's DFLASH. chain, tree: dflash2;
+    tree8 verifies 8 nodes a step, chain4 4. adaptive: dflash2 that chooses its
+    nodes step by step. ngram: SGLang's prompt lookup. eagle3: SGLang's EAGLE-3.
 
     Example: dflash2 bench
 
@@ -234,12 +235,12 @@ def report_again(
 
 def _modes(asked: str | None, running: list[Mode]) -> list[Mode]:
     """The modes that run already and those that were asked for."""
-    from dflash_sglang.bench.modes import Mode, parse_modes
+    from dflash_sglang.bench.modes import parse_modes
 
     if asked is None and running:
         return running
     wanted = {*running, *parse_modes(asked or _DEFAULT_MODES)}
-    return [mode for mode in Mode if mode in wanted]
+    return sorted(wanted, key=lambda mode: mode.rank)
 
 
 def _demo_pair() -> Pair:

@@ -8,7 +8,7 @@ import msgspec
 
 from dflash_sglang.bench import metrics, statistics
 from dflash_sglang.bench.metrics import METRICS, Metric
-from dflash_sglang.bench.modes import Mode
+from dflash_sglang.bench.modes import NATIVE, PLAIN, Mode
 from dflash_sglang.bench.provenance import Figure
 from dflash_sglang.bench.records import Case, Cell, Round, Run
 from dflash_sglang.bench.statistics import Estimate
@@ -32,8 +32,8 @@ def entries(run: Run) -> Iterator[Entry]:
                 continue
             found = {name: metric_figure(run, cell, metric) for name, metric in METRICS.items()}
             found["speedup"] = speedup(run, cell)
-            if mode != Mode.PLAIN:
-                found["over_native"] = speedup(run, cell, over=Mode.NATIVE)
+            if mode != str(PLAIN):
+                found["over_native"] = speedup(run, cell, over=NATIVE)
             found["equal_answers"] = equal_answers(run, cell)
             for name, figure in found.items():
                 if figure is not None:
@@ -50,7 +50,7 @@ def speedup(
     run: Run,
     cell: Cell,
     pace: Callable[[Round], float | None] = metrics.tokens_per_s,
-    over: Mode = Mode.PLAIN,
+    over: Mode = PLAIN,
 ) -> Figure | None:
     """Rate over another mode's, round by round; None for that mode itself or without it.
 
@@ -58,8 +58,8 @@ def speedup(
         pace: the rate of a round that is compared.
         over: the mode that counts as 1.
     """
-    other = run.cell(over.value, cell.case)
-    if other is None or cell.mode == over:
+    other = run.cell(str(over), cell.case)
+    if other is None or cell.mode == str(over):
         return None
     pairs = [(pace(mine), pace(its)) for mine, its in zip(cell.rounds, other.rounds, strict=True)]
     known = [(mine, its) for mine, its in pairs if mine and its]
@@ -81,8 +81,8 @@ def category_speedup(run: Run, cell: Cell, category: str) -> Figure | None:
 
 def equal_answers(run: Run, cell: Cell) -> Figure | None:
     """Percentage of answers whose text is plain decoding's."""
-    plain = run.cell(Mode.PLAIN.value, cell.case)
-    if plain is None or cell.mode == Mode.PLAIN:
+    plain = run.cell(str(PLAIN), cell.case)
+    if plain is None or cell.mode == str(PLAIN):
         return None
     same, of = metrics.equal_answers(cell, plain)
     return _figure(run, Estimate(100.0 * same / of, None), "%")

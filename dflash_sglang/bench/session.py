@@ -17,7 +17,7 @@ from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.fleet import Endpoint, Fleet, running_fleet
 from dflash_sglang.bench.load import Send, drive
 from dflash_sglang.bench.machine import measured_now
-from dflash_sglang.bench.modes import Mode, Pair, server_arguments
+from dflash_sglang.bench.modes import PLAIN, Mode, Pair, server_arguments
 from dflash_sglang.bench.observe import EnergyMeter, watching_kv
 from dflash_sglang.bench.provenance import Measured
 from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup
@@ -81,7 +81,7 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
         if mode not in plan.urls
     }
     if servers:
-        console.print(f"Starting servers: {', '.join(servers)} ...")
+        console.print(f"Starting servers: {', '.join(map(str, servers))} ...")
     with running_fleet(servers, plan.urls) as fleet:
         cells, failed = asyncio.run(_measure(plan, fleet, console))
         return _run(plan, fleet, {**fleet.refused, **failed}, cells, measured)
@@ -93,7 +93,7 @@ def _run(
     setup = Setup(
         target=plan.pair.target,
         drafter=plan.pair.drafter,
-        modes={endpoint.mode.value: endpoint.origin for endpoint in fleet.endpoints},
+        modes={str(endpoint.mode): endpoint.origin for endpoint in fleet.endpoints},
         max_tokens=plan.max_tokens,
         prompts={workload: len(prompts) for workload, prompts in plan.prompts.items()},
         rounds=plan.rounds,
@@ -103,7 +103,7 @@ def _run(
         format=FORMAT,
         measured=measured,
         setup=setup,
-        refused={mode.value: reason for mode, reason in refused.items()},
+        refused={str(mode): reason for mode, reason in refused.items()},
         cells=cells,
     )
 
@@ -141,7 +141,7 @@ async def _measure(
                         rounds[lane.mode, case].append(await lane.round(case, index))
                         progress.advance(task)
     cells = [
-        Cell(mode=mode.value, case=case, rounds=measured)
+        Cell(mode=str(mode), case=case, rounds=measured)
         for (mode, case), measured in rounds.items()
     ]
     return cells, failed
@@ -158,7 +158,7 @@ async def _warm_lanes(
         try:
             await lane.warm_up()
         except BenchError as error:
-            if endpoint.mode is Mode.PLAIN or endpoint.mode in plan.urls:
+            if endpoint.mode == PLAIN or endpoint.mode in plan.urls:
                 raise
             failed[endpoint.mode] = str(error)
             console.print(f"[yellow]{endpoint.mode} cannot be measured:[/] {error}")
@@ -191,13 +191,13 @@ class _Lane:
             sampling = Sampling(temperature, _WARM_UP_TOKENS, self._plan.seed, ignore_eos=True)
             answers = await drive(self._sender(sampling), prompts, load, self._plan.seed)
             steps = sum(answer.verify_steps for answer in answers)
-            if self.mode is not Mode.PLAIN and not steps:
+            if self.mode != PLAIN and not steps:
                 raise BenchError(
                     f"the server at {self._url} reports no verify steps, so it does not speculate, "
                     f"but it was given for {self.mode}: start it with --speculative-algorithm, or "
                     "give its URL to plain."
                 )
-            if self.mode is Mode.PLAIN and steps:
+            if self.mode == PLAIN and steps:
                 raise BenchError(
                     f"the server at {self._url} speculates, but it was given for plain: start one "
                     "without --speculative-algorithm."
