@@ -8,7 +8,8 @@ import msgspec
 
 from dflash_sglang.bench import metrics, statistics
 from dflash_sglang.bench.metrics import METRICS, Metric
-from dflash_sglang.bench.modes import NATIVE, PLAIN, Mode
+from dflash_sglang.bench.mix import Mix, mix_of
+from dflash_sglang.bench.modes import ADAPTIVE, NATIVE, PLAIN, Mode
 from dflash_sglang.bench.provenance import Figure
 from dflash_sglang.bench.records import Case, Cell, Round, Run
 from dflash_sglang.bench.statistics import Estimate
@@ -18,7 +19,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A figure and what it is a figure of."""
 
     mode: str
-    case: Case
+    case: Case | None  # None: all cases together
     metric: str
     figure: Figure
 
@@ -38,6 +39,24 @@ def entries(run: Run) -> Iterator[Entry]:
             for name, figure in found.items():
                 if figure is not None:
                     yield Entry(mode=mode, case=case, metric=name, figure=figure)
+    mix = mix_of(run)
+    if mix is not None:
+        yield from _mix_entries(mix)
+
+
+def _mix_entries(mix: Mix) -> Iterator[Entry]:
+    """Adaptive decoding against fixed widths; the throughput of all modes over the whole mix."""
+
+    def entry(case: Case | None, metric: str, figure: Figure, mode: str = str(ADAPTIVE)) -> Entry:
+        return Entry(mode=mode, case=case, metric=metric, figure=figure)
+
+    for case, cell in mix.cells.items():
+        yield entry(case, "over_best_fixed", cell.over_best_fixed)
+    for mode, figure in mix.whole.throughput.items():
+        yield entry(None, "tokens_per_s", figure, mode)
+    yield entry(None, "over_best_fixed", mix.whole.over_best_fixed)
+    if mix.whole.over_plain is not None:
+        yield entry(None, "speedup", mix.whole.over_plain)
 
 
 def metric_figure(run: Run, cell: Cell, metric: Metric) -> Figure | None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from dflash_sglang import cli
 from dflash_sglang.bench import metrics
+from dflash_sglang.bench.cases import all_cases
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.modes import PLAIN, Pair, parse_mode
 from dflash_sglang.bench.records import Load, Run, read_run
@@ -54,8 +55,7 @@ def plan(pair: Pair, **changes) -> Plan:
         mode_arguments={},
         startup_timeout=300,
         prompts={"builtin": load_workload("builtin", PROMPTS)},
-        temperatures=[0.0],
-        loads=[Load(concurrency=2)],
+        cases=all_cases(["builtin"], [0.0], [Load(concurrency=2)]),
         rounds=ROUNDS,
         max_tokens=TOKENS,
         ignore_eos=True,
