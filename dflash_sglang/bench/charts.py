@@ -14,28 +14,11 @@ from matplotlib.ticker import MaxNLocator
 
 from dflash_sglang.bench import figures, metrics
 from dflash_sglang.bench.metrics import METRICS
-from dflash_sglang.bench.modes import Mode
+from dflash_sglang.bench.modes import PLAIN
 from dflash_sglang.bench.provenance import describe
 from dflash_sglang.bench.records import Case, Cell, Load, Run
+from dflash_sglang.bench.styles import style
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = {
-    Mode.PLAIN: "#555555",
-    Mode.NATIVE: "#E69F00",
-    Mode.CHAIN: "#56B4E9",
-    Mode.TREE: "#009E73",
-    Mode.NGRAM: "#CC79A7",
-    Mode.EAGLE3: "#D55E00",
-}
-# Lines that lie on each other, as two greedy chains do, must both be seen.
-_LINES = {
-    Mode.PLAIN: ":o",
-    Mode.NATIVE: "-s",
-    Mode.CHAIN: "--o",
-    Mode.TREE: "-D",
-    Mode.NGRAM: "-.v",
-    Mode.EAGLE3: "-^",
-}
 _DPI = 120
 
 
@@ -63,7 +46,7 @@ def pareto(run: Run) -> Canvas:
             cells = [cell for case in cases if (cell := run.cell(mode, case)) is not None]
             x = [_mean(cell, "tokens_per_s_per_user") for cell in cells]
             y = [_mean(cell, "tokens_per_s") for cell in cells]
-            axes.plot(x, y, _LINES[Mode(mode)], label=mode, color=_COLOURS[Mode(mode)])
+            axes.plot(x, y, style(mode).line, label=mode, color=style(mode).colour)
             for cell, across, up in zip(cells, x, y, strict=True):
                 axes.annotate(_short(cell.case.load), (across, up), fontsize=7, xytext=(4, 4),
                               textcoords="offset points")  # fmt: skip
@@ -81,7 +64,7 @@ def accept_by_position(run: Run) -> Canvas | None:
     def draw(axes: Axes, mode: str, histogram: np.ndarray, _: int) -> None:
         shares = metrics.accept_by_position(histogram)
         positions = np.arange(1, len(shares) + 1)
-        axes.plot(positions, shares, _LINES[Mode(mode)], label=mode, color=_COLOURS[Mode(mode)])
+        axes.plot(positions, shares, style(mode).line, label=mode, color=style(mode).colour)
         axes.set(xlabel="draft position", ylabel="share of steps that accepted it", ylim=(0, 1.05))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -90,13 +73,13 @@ def accept_by_position(run: Run) -> Canvas | None:
 
 def accept_histogram(run: Run) -> Canvas | None:
     """Share of verify steps by the number of drafted tokens that they accepted."""
-    modes = [mode for mode in run.modes if mode != Mode.PLAIN]
+    modes = [mode for mode in run.modes if mode != str(PLAIN)]
     width = 0.8 / max(1, len(modes))
 
     def draw(axes: Axes, mode: str, histogram: np.ndarray, index: int) -> None:
         places = np.arange(len(histogram)) + (index - (len(modes) - 1) / 2) * width
         axes.bar(places, histogram / histogram.sum(), width, label=mode,
-                 color=_COLOURS[Mode(mode)])  # fmt: skip
+                 color=style(mode).colour)  # fmt: skip
         axes.set(xlabel="drafted tokens accepted in a step", ylabel="share of steps")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -108,12 +91,12 @@ def step_budget(run: Run) -> Canvas | None:
     canvas, panels = _panels(run, [(case.workload, case.temperature) for case in run.cases])
     for (workload, temperature), axes in panels.items():
         case = _lightest(run, workload, temperature)
-        plain = run.cell(Mode.PLAIN.value, case)
+        plain = run.cell(str(PLAIN), case)
         cells = [cell for mode in run.modes if (cell := run.cell(mode, case)) is not None]
         costs = [_mean(cell, "step_ms") for cell in cells]
         brings = [_mean(cell, "accept_length") if _speculates(cell) else 1.0 for cell in cells]
         places = np.arange(len(cells))
-        axes.bar(places, costs, 0.6, color=[_COLOURS[Mode(cell.mode)] for cell in cells])
+        axes.bar(places, costs, 0.6, color=[style(cell.mode).colour for cell in cells])
         axes.set_xticks(places, [cell.mode for cell in cells])
         for place, cost, length in zip(places, costs, brings, strict=True):
             axes.annotate(f"{cost:.1f} ms\n{length:.2f} tokens", (place, cost), ha="center",
@@ -128,8 +111,8 @@ def step_budget(run: Run) -> Canvas | None:
 
 def speedup_by_category(run: Run) -> Canvas | None:
     """Speedup over plain decoding for each category of prompts, at the lightest load."""
-    modes = [mode for mode in run.modes if mode != Mode.PLAIN]
-    if Mode.PLAIN not in run.modes or not modes:
+    modes = [mode for mode in run.modes if mode != str(PLAIN)]
+    if str(PLAIN) not in run.modes or not modes:
         return None
     canvas, panels = _panels(run, [(case.workload, case.temperature) for case in run.cases])
     width = 0.8 / len(modes)
@@ -146,7 +129,7 @@ def speedup_by_category(run: Run) -> Canvas | None:
                 (f.interval[1] - f.interval[0]) / 2 if f and f.interval else 0.0 for f in found
             ]
             places = np.arange(len(categories)) + (index - (len(modes) - 1) / 2) * width
-            axes.bar(places, heights, width, yerr=reach, label=mode, color=_COLOURS[Mode(mode)],
+            axes.bar(places, heights, width, yerr=reach, label=mode, color=style(mode).colour,
                      error_kw={"linewidth": 0.8})  # fmt: skip
             axes.set_xticks(np.arange(len(categories)), categories, rotation=20)
         axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle=":")
@@ -165,7 +148,7 @@ def latency(run: Run) -> Canvas:
         for index, mode in enumerate(run.modes):
             cells = [run.cell(mode, case) for case in cases]
             places = np.arange(len(cases)) + (index - (len(run.modes) - 1) / 2) * width
-            colour = _COLOURS[Mode(mode)]
+            colour = style(mode).colour
             axes.bar(places, [_mean(cell, "itl_p50") for cell in cells], width, label=mode,
                      color=colour)  # fmt: skip
             for name, marker in (("itl_p95", "_"), ("itl_p99", "^")):
@@ -182,7 +165,7 @@ def _acceptance(run: Run, draw: Callable[[Axes, str, np.ndarray, int], None]) ->
     canvas, panels = _panels(run, [("all", case.temperature) for case in run.cases])
     drawn = False
     for (_, temperature), axes in panels.items():
-        for index, mode in enumerate(mode for mode in run.modes if mode != Mode.PLAIN):
+        for index, mode in enumerate(mode for mode in run.modes if mode != str(PLAIN)):
             rounds = [
                 round_
                 for cell in run.cells

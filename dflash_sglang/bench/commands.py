@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from dflash_sglang.bench.modes import Mode, Pair
-    from dflash_sglang.bench.records import Load
+    from dflash_sglang.bench.presets import Preset
+    from dflash_sglang.bench.records import Case, Load
+
+T = TypeVar("T")
 
 app = typer.Typer(invoke_without_command=True)
 
-_DEFAULT_MODES = "plain,native,chain,tree"
 _AS_SERVED = "as served"  # the target of servers that were given by URL
 
 
@@ -26,6 +28,15 @@ _MEASURING = "How it is measured"
 @app.callback()
 def bench(
     context: typer.Context,
+    mix: Annotated[
+        bool,
+        typer.Option(
+            "--mix",
+            help="Other defaults: adaptive, plain and fixed widths over code, JSON, chat and "
+            "prose, greedy and sampled, 1 to 16 users, short and long contexts.",
+            rich_help_panel=_SERVERS,
+        ),
+    ] = False,
     target: Annotated[
         str | None, typer.Option(help="The target's checkpoint.", rich_help_panel=_SERVERS)
     ] = None,
@@ -38,8 +49,9 @@ def bench(
     modes: Annotated[
         str | None,
         typer.Option(
-            help="Of plain, native, chain, tree, ngram, eagle3, with commas; the first four by "
-            "default, or those of --url.",
+            help="Of plain, native, chain, chain<N>, tree, tree<N>, adaptive, ngram, eagle3, with "
+            "commas. Without it those of --url, or plain,native,chain,tree; with --mix "
+            "plain,tree4,tree8,tree16,adaptive.",
             rich_help_panel=_SERVERS,
         ),
     ] = None,
@@ -68,32 +80,64 @@ def bench(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help="builtin, builtin+WORDS, a benchmark such as gsm8k, NAME=FILE or a .jsonl; "
+            help="builtin or builtin:CATEGORY, behind a text of their own (+WORDS) or the same "
+            "(@WORDS), as in builtin:code@800; a benchmark such as gsm8k, NAME=FILE or a .jsonl; "
             "repeatable. Without it: builtin.",
             rich_help_panel=_REQUESTS,
         ),
     ] = None,
+    context_words: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Text before the long prompts of --mix; 850 words are some 1,500 tokens of the "
+            "demo pair, and fewer of a larger vocabulary.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = 850,
     prompts: Annotated[
         int,
         typer.Option(min=1, help="Prompts of a workload in a round.", rich_help_panel=_REQUESTS),
     ] = 16,
+    prompts_per_user: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Fewer of them at fewer users, other ones each round. Without it all; with "
+            "--mix 1.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None,
     max_tokens: Annotated[
-        int, typer.Option(min=2, help="Greatest length of an answer.", rich_help_panel=_REQUESTS)
-    ] = 64,
+        int | None,
+        typer.Option(
+            min=2,
+            help="Greatest length of an answer. Without it 64; with --mix 48.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None,
     ignore_eos: Annotated[
         bool,
         typer.Option(
             "--ignore-eos",
-            help="Let every answer have its greatest length.",
+            help="Let every answer have its greatest length; --mix does.",
             rich_help_panel=_REQUESTS,
         ),
     ] = False,
     temperature: Annotated[
-        str, typer.Option(help="0 is greedy; several with commas.", rich_help_panel=_REQUESTS)
-    ] = "0,1",
+        str | None,
+        typer.Option(
+            help="0 is greedy; several with commas. Without it 0,1; with --mix prose at 1 only.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None,
     concurrency: Annotated[
-        str, typer.Option(help="Users at once; several with commas.", rich_help_panel=_REQUESTS)
-    ] = "1,4,8",
+        str | None,
+        typer.Option(
+            help="Users at once; several with commas. Without it 1,4,8; with --mix 1,4,8,16.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None,
     rate: Annotated[
         str,
         typer.Option(
@@ -101,10 +145,23 @@ def bench(
             rich_help_panel=_REQUESTS,
         ),
     ] = "",
+    keep_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-cache/--empty-cache",
+            help="Whether prompts of earlier rounds may be found in the prefix cache. Without it "
+            "it is emptied before each round; with --mix kept.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None,
     rounds: Annotated[
-        int,
-        typer.Option(min=1, help="Repetitions; intervals need two.", rich_help_panel=_MEASURING),
-    ] = 4,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Repetitions; intervals need two. Without it 4; with --mix 3.",
+            rich_help_panel=_MEASURING,
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Of arrivals and sampling.", rich_help_panel=_MEASURING)
     ] = 0,
@@ -120,10 +177,15 @@ def bench(
     Compared are the same prompts, round after round; the report (HTML,
     Markdown, pictures, JSON) has an interval with every figure.
 
-    plain: the target alone. native: SGLang's DFLASH. chain, tree: dflash2.
-    ngram: SGLang's prompt lookup. eagle3: SGLang's EAGLE-3.
+    plain: the target alone. native: SGLang's DFLASH. chain, tree: dflash2;
+    tree8 verifies 8 nodes a step, chain4 4. adaptive: dflash2 that chooses its
+    nodes step by step. ngram: SGLang's prompt lookup. eagle3: SGLang's EAGLE-3.
 
     Example: dflash2 bench
+
+    Example: dflash2 bench --mix
+
+    Example: dflash2 bench --modes plain,tree4,tree8,adaptive --concurrency 8
 
     Example: dflash2 bench --target T --drafter D --server-args "--tp 2"
 
@@ -133,11 +195,13 @@ def bench(
         return
     from rich.console import Console
 
-    from dflash_sglang.bench import machine, report, session, terminal, workloads
+    from dflash_sglang.bench import machine, presets, report, session, terminal, workloads
+    from dflash_sglang.bench.cases import parse_loads
     from dflash_sglang.bench.modes import Pair, check_exists, parse_assignment
 
+    preset = presets.mix(context_words) if mix else presets.STANDARD
     urls = dict(parse_assignment(text, "--url") for text in url or [])
-    chosen = _modes(modes, list(urls))
+    chosen = _modes(modes, list(urls), preset.modes)
     for flag, name in (
         ("--target", target),
         ("--drafter", drafter),
@@ -147,7 +211,9 @@ def bench(
     pair = Pair(target or _AS_SERVED, drafter, eagle3_drafter)
     arguments = shlex.split(server_args)
     if target is None and set(chosen) - set(urls):
-        pair, arguments = _demo_pair(), [*_demo_arguments(), *arguments]
+        pair, arguments = _demo_pair(), [*_demo_arguments(preset.kv_tokens), *arguments]
+    asked = workloads.load_workloads(workload or preset.workloads, prompts)
+    loads = parse_loads(_given(concurrency, preset.concurrency), rate)
     plan = session.Plan(
         pair=pair,
         modes=chosen,
@@ -158,13 +224,14 @@ def bench(
             for mode, flags in (parse_assignment(text, "--mode-args") for text in mode_args or [])
         },
         startup_timeout=startup_timeout,
-        prompts=workloads.load_workloads(workload or [workloads.BUILTIN], prompts),
-        temperatures=_numbers(temperature, "--temperature"),
-        loads=_loads(concurrency, rate),
-        rounds=rounds,
-        max_tokens=max_tokens,
-        ignore_eos=ignore_eos,
+        prompts=asked,
+        cases=_cases(list(asked), temperature, loads, preset),
+        rounds=_given(rounds, preset.rounds),
+        max_tokens=_given(max_tokens, preset.max_tokens),
+        ignore_eos=ignore_eos or preset.ignore_eos,
         seed=seed,
+        prompts_per_user=_given(prompts_per_user, preset.prompts_per_user),
+        keeps_cache=_given(keep_cache, preset.keep_cache),
     )
     report.make_folder(out)  # before the minutes of measuring, not behind them
     console = Console()
@@ -232,14 +299,29 @@ def report_again(
         typer.echo(file)
 
 
-def _modes(asked: str | None, running: list[Mode]) -> list[Mode]:
+def _given(option: T | None, default: T) -> T:
+    return default if option is None else option
+
+
+def _cases(
+    workloads: list[str], temperature: str | None, loads: list[Load], preset: Preset
+) -> list[Case]:
+    """What was asked for; a preset's own temperatures where none were given."""
+    from dflash_sglang.bench.cases import all_cases, parse_numbers
+
+    temperatures = parse_numbers(_given(temperature, preset.temperature), "--temperature")
+    cases = all_cases(workloads, temperatures, loads)
+    return cases if temperature is not None else [case for case in cases if preset.asks(case)]
+
+
+def _modes(asked: str | None, running: list[Mode], default: str) -> list[Mode]:
     """The modes that run already and those that were asked for."""
-    from dflash_sglang.bench.modes import Mode, parse_modes
+    from dflash_sglang.bench.modes import parse_modes
 
     if asked is None and running:
         return running
-    wanted = {*running, *parse_modes(asked or _DEFAULT_MODES)}
-    return [mode for mode in Mode if mode in wanted]
+    wanted = {*running, *parse_modes(asked or default)}
+    return sorted(wanted, key=lambda mode: mode.rank)
 
 
 def _demo_pair() -> Pair:
@@ -249,36 +331,7 @@ def _demo_pair() -> Pair:
     return Pair(str(PAIR / "target"), str(PAIR / "drafter"))
 
 
-def _demo_arguments() -> list[str]:
+def _demo_arguments(kv_tokens: int) -> list[str]:
     from dflash_sglang.bench.server import cpu_arguments
 
-    return ["--dtype", "float32", *cpu_arguments()]
-
-
-def _loads(concurrency: str, rate: str) -> list[Load]:
-    from dflash_sglang.bench.errors import BenchError
-    from dflash_sglang.bench.records import Load
-
-    users = _numbers(concurrency, "--concurrency")
-    if any(number < 1 or number != int(number) for number in users):
-        raise BenchError(f"--concurrency expects whole numbers from 1, got {concurrency!r}.")
-    rates = _numbers(rate, "--rate")
-    if any(number <= 0 for number in rates):
-        raise BenchError(f"--rate expects numbers above 0, got {rate!r}.")
-    loads = [Load(concurrency=int(number)) for number in users]
-    loads += [Load(rate=number) for number in rates]
-    if not loads:
-        raise BenchError("nothing to measure: give --concurrency or --rate.")
-    return loads
-
-
-def _numbers(text: str, flag: str) -> list[float]:
-    from dflash_sglang.bench.errors import BenchError
-
-    try:
-        numbers = [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise BenchError(f"{flag} expects numbers separated by commas, got {text!r}.") from None
-    if any(number < 0 for number in numbers):
-        raise BenchError(f"{flag} expects no negative number, got {text!r}.")
-    return numbers
+    return ["--dtype", "float32", *cpu_arguments(kv_tokens)]

@@ -12,6 +12,10 @@ from dflash_sglang.bench.metrics import METRICS, Metric
 from dflash_sglang.bench.records import Case, Run
 from dflash_sglang.bench.statistics import Change
 
+_SETUP = (
+    *("target", "drafter", "max_tokens", "prompts", "prompts_per_user", "rounds", "seed"),
+    "keeps_cache",
+)
 COMPARED = ("tokens_per_s", "tokens_per_s_per_user", "accept_length", "ttft_p50", "itl_p95")
 
 
@@ -58,7 +62,7 @@ def conditions(before: Run, after: Run) -> list[str]:
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             lines.append(f"{name}: {old.get(name)} -> {new.get(name)}")
-    for field in ("target", "drafter", "max_tokens", "prompts", "rounds", "seed"):
+    for field in _SETUP:
         values = getattr(before.setup, field), getattr(after.setup, field)
         if values[0] != values[1]:
             lines.append(f"{field}: {values[0]} -> {values[1]}")

@@ -8,7 +8,8 @@ import msgspec
 
 from dflash_sglang.bench import metrics, statistics
 from dflash_sglang.bench.metrics import METRICS, Metric
-from dflash_sglang.bench.modes import Mode
+from dflash_sglang.bench.mix import Mix, mix_of
+from dflash_sglang.bench.modes import ADAPTIVE, NATIVE, PLAIN, Mode
 from dflash_sglang.bench.provenance import Figure
 from dflash_sglang.bench.records import Case, Cell, Round, Run
 from dflash_sglang.bench.statistics import Estimate
@@ -18,7 +19,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A figure and what it is a figure of."""
 
     mode: str
-    case: Case
+    case: Case | None  # None: all cases together
     metric: str
     figure: Figure
 
@@ -32,12 +33,30 @@ def entries(run: Run) -> Iterator[Entry]:
                 continue
             found = {name: metric_figure(run, cell, metric) for name, metric in METRICS.items()}
             found["speedup"] = speedup(run, cell)
-            if mode != Mode.PLAIN:
-                found["over_native"] = speedup(run, cell, over=Mode.NATIVE)
+            if mode != str(PLAIN):
+                found["over_native"] = speedup(run, cell, over=NATIVE)
             found["equal_answers"] = equal_answers(run, cell)
             for name, figure in found.items():
                 if figure is not None:
                     yield Entry(mode=mode, case=case, metric=name, figure=figure)
+    mix = mix_of(run)
+    if mix is not None:
+        yield from _mix_entries(mix)
+
+
+def _mix_entries(mix: Mix) -> Iterator[Entry]:
+    """Adaptive decoding against fixed widths; the throughput of all modes over the whole mix."""
+
+    def entry(case: Case | None, metric: str, figure: Figure, mode: str = str(ADAPTIVE)) -> Entry:
+        return Entry(mode=mode, case=case, metric=metric, figure=figure)
+
+    for case, cell in mix.cells.items():
+        yield entry(case, "over_best_fixed", cell.over_best_fixed)
+    for mode, figure in mix.whole.throughput.items():
+        yield entry(None, "tokens_per_s", figure, mode)
+    yield entry(None, "over_best_fixed", mix.whole.over_best_fixed)
+    if mix.whole.over_plain is not None:
+        yield entry(None, "speedup", mix.whole.over_plain)
 
 
 def metric_figure(run: Run, cell: Cell, metric: Metric) -> Figure | None:
@@ -50,7 +69,7 @@ def speedup(
     run: Run,
     cell: Cell,
     pace: Callable[[Round], float | None] = metrics.tokens_per_s,
-    over: Mode = Mode.PLAIN,
+    over: Mode = PLAIN,
 ) -> Figure | None:
     """Rate over another mode's, round by round; None for that mode itself or without it.
 
@@ -58,8 +77,8 @@ def speedup(
         pace: the rate of a round that is compared.
         over: the mode that counts as 1.
     """
-    other = run.cell(over.value, cell.case)
-    if other is None or cell.mode == over:
+    other = run.cell(str(over), cell.case)
+    if other is None or cell.mode == str(over):
         return None
     pairs = [(pace(mine), pace(its)) for mine, its in zip(cell.rounds, other.rounds, strict=True)]
     known = [(mine, its) for mine, its in pairs if mine and its]
@@ -81,8 +100,8 @@ def category_speedup(run: Run, cell: Cell, category: str) -> Figure | None:
 
 def equal_answers(run: Run, cell: Cell) -> Figure | None:
     """Percentage of answers whose text is plain decoding's."""
-    plain = run.cell(Mode.PLAIN.value, cell.case)
-    if plain is None or cell.mode == Mode.PLAIN:
+    plain = run.cell(str(PLAIN), cell.case)
+    if plain is None or cell.mode == str(PLAIN):
         return None
     same, of = metrics.equal_answers(cell, plain)
     return _figure(run, Estimate(100.0 * same / of, None), "%")

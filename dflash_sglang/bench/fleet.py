@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from dflash_sglang.bench.errors import BenchError
-from dflash_sglang.bench.modes import Mode
+from dflash_sglang.bench.modes import PLAIN, Mode
 from dflash_sglang.bench.server import Server, ServerError, stop_all
 
 _RAISED = re.compile(r"^(?:\[[^\]]*\] )?(?:[\w.]*\.)?\w*(?:Error|Exception): (.+)$")
@@ -53,7 +53,7 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
             try:
                 server.wait()
             except ServerError as error:
-                if mode is Mode.PLAIN:
+                if mode == PLAIN:
                     raise ServerError(
                         f"plain decoding did not start, so there is nothing to compare with: "
                         f"{refusal(server)}\nThe log is {server.log}. Look at --target and "
@@ -63,10 +63,10 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
                 refused[mode] = refusal(server)
             else:
                 endpoints.append(Endpoint(mode, server.url, server.command))
-        if refused and all(endpoint.mode is Mode.PLAIN for endpoint in endpoints):
+        if refused and all(endpoint.mode == PLAIN for endpoint in endpoints):
             reasons = "\n".join(f"  {mode}: {reason}" for mode, reason in refused.items())
             raise BenchError(f"no mode but plain could be started:\n{reasons}")
-        yield Fleet(sorted(endpoints, key=_order), refused)
+        yield Fleet(sorted(endpoints, key=lambda endpoint: endpoint.mode.rank), refused)
     finally:
         stop_all(servers.values())
 
@@ -76,7 +76,3 @@ def refusal(server: Server) -> str:
     lines = server.log.read_text(errors="replace").splitlines()
     errors = [found.group(1) for line in lines if (found := _RAISED.match(line.strip()))]
     return errors[-1] if errors else f"the server gave no reason; its log is {server.log}."
-
-
-def _order(endpoint: Endpoint) -> int:
-    return list(Mode).index(endpoint.mode)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dflash_sglang.bench.records import Answer, Cell, Round
+from dflash_sglang.bench import widths
+from dflash_sglang.bench.records import Answer, Cell, Round, WidthUse
 
 _MS = 1000.0
 
@@ -123,6 +124,10 @@ def _joules_per_token(round_: Round) -> float | None:
     return None if round_.energy_j is None else round_.energy_j / tokens
 
 
+def _of_widths(figure: Callable[[WidthUse], float | None]) -> Callable[[Round], float | None]:
+    return lambda round_: None if round_.widths is None else figure(round_.widths)
+
+
 def _kv_tokens(round_: Round) -> float | None:
     return None if round_.kv_tokens is None else float(round_.kv_tokens)
 
@@ -148,6 +153,30 @@ METRICS: dict[str, Metric] = {
         *_percentiles("gap", "wait between chunks", chunk_gaps_ms),
         Metric("joules_per_token", "J", "energy of the machine", False, _joules_per_token),
         Metric("kv_tokens", "slots", "most KV slots in use", False, _kv_tokens),
+        Metric(
+            "nodes", "", "verified for a request in a step", False, _of_widths(widths.mean_nodes)
+        ),
+        Metric(
+            "promised_per_s",
+            "tok/s",
+            "decoding, as the width policy expected it",
+            True,
+            _of_widths(widths.promised_per_s),
+        ),
+        Metric(
+            "observed_per_s",
+            "tok/s",
+            "decoding, as the server counted it",
+            True,
+            _of_widths(widths.observed_per_s),
+        ),
+        Metric(
+            "regret",
+            "%",
+            "of the chosen widths against the best fixed one, expected",
+            False,
+            _of_widths(widths.regret),
+        ),
     )
 }
 

@@ -69,6 +69,21 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return self.chunk_s[0]
 
 
+class WidthUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server that chooses its widths counted; see ``bench.widths``.
+
+    Milliseconds are those of decode steps, tokens those of all requests together.
+    """
+
+    steps: dict[int, int]  # nodes verified -> decode steps
+    promised_tokens: float  # what the policy expected of these steps
+    promised_ms: float
+    tokens: float  # what came
+    ms: float
+    fixed_tokens: dict[int, float]  # nodes -> what that width was to bring if it had been kept
+    fixed_ms: dict[int, float]
+
+
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One pass over the prompts of a case, in one mode."""
 
@@ -76,6 +91,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float  # from the first request to the last answer
     kv_tokens: int | None = None  # most KV slots in use, if the server tells
     energy_j: float | None = None  # of the whole machine, if the platform tells
+    widths: WidthUse | None = None  # if the server chooses them, and tells
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +112,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     prompts: dict[str, int]  # workload -> prompts of a round
     rounds: int
     seed: int
+    prompts_per_user: int | None = None  # None: every load is asked all prompts of a round
+    keeps_cache: bool = False  # prefix caches were not emptied before each round
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

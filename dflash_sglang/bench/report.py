@@ -14,6 +14,14 @@ from markupsafe import Markup
 
 from dflash_sglang.bench import charts, figures
 from dflash_sglang.bench.errors import BenchError
+from dflash_sglang.bench.mix import mix_of
+from dflash_sglang.bench.mix_tables import (
+    MIX_NOTE,
+    WIDTHS_NOTE,
+    mix_sentences,
+    mix_table,
+    widths_table,
+)
 from dflash_sglang.bench.records import Run, write_run
 from dflash_sglang.bench.tables import Row, Table, as_html, markdown
 
@@ -95,6 +103,7 @@ def sections(run: Run) -> list[Section]:
             "a wait among the tokens that it brought; the gap is the wait itself.",
             _table(run, _LATENCIES),
         ),
+        *_adaptive(run),
         *_resources(run),
     ]
 
@@ -149,6 +158,18 @@ def _table(run: Run, columns: dict[str, str]) -> Table:
         if run.cell(mode, case) is not None
     ]
     return Table(_LABELS, tuple(columns.values()), rows)
+
+
+def _adaptive(run: Run) -> list[Section]:
+    found = []
+    mix = mix_of(run)
+    if mix is not None:
+        note = " ".join([*mix_sentences(mix), MIX_NOTE])
+        found.append(Section("Adaptive against fixed widths", note, mix_table(run, mix)))
+    chosen = widths_table(run)
+    if chosen is not None:
+        found.append(Section("Widths chosen", WIDTHS_NOTE, chosen))
+    return found
 
 
 def _resources(run: Run) -> list[Section]:

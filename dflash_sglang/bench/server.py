@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -61,7 +62,7 @@ class Server:
     @property
     def command(self) -> str:
         """The command line, for reports."""
-        return " ".join(["python", *self._command[1:]])
+        return shlex.join(["python", *self._command[1:]])
 
     @property
     def pid(self) -> int:

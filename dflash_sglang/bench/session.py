@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 import aiohttp
@@ -17,12 +17,13 @@ from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.fleet import Endpoint, Fleet, running_fleet
 from dflash_sglang.bench.load import Send, drive
 from dflash_sglang.bench.machine import measured_now
-from dflash_sglang.bench.modes import Mode, Pair, server_arguments
+from dflash_sglang.bench.modes import PLAIN, Kind, Mode, Pair, server_arguments
 from dflash_sglang.bench.observe import EnergyMeter, watching_kv
 from dflash_sglang.bench.provenance import Measured
-from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup
+from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup, WidthUse
 from dflash_sglang.bench.server import Server
 from dflash_sglang.bench.stream import Sampling, Stream, model_name, open_session, stream_chat
+from dflash_sglang.bench.widths import between, read_widths
 from dflash_sglang.bench.workloads import Prompt
 
 _WARM_UP_PROMPTS = 4
@@ -41,21 +42,22 @@ class Plan(NamedTuple):
     mode_arguments: dict[Mode, list[str]]  # of one mode's server alone
     startup_timeout: float  # seconds
     prompts: dict[str, list[Prompt]]  # workload -> prompts of a round
-    temperatures: list[float]
-    loads: list[Load]
+    cases: list[Case]
     rounds: int
     max_tokens: int
     ignore_eos: bool
     seed: int
+    prompts_per_user: int | None = None  # None: every load is asked all prompts of a round
+    keeps_cache: bool = False  # do not empty prefix caches before each round
 
-    @property
-    def cases(self) -> list[Case]:
-        return [
-            Case(workload=workload, temperature=temperature, load=load)
-            for workload in self.prompts
-            for temperature in self.temperatures
-            for load in self.loads
-        ]
+    def asked(self, case: Case, index: int) -> list[Prompt]:
+        """Prompts of a case in one round; fewer than all of them differ from round to round."""
+        prompts = self.prompts[case.workload]
+        if self.prompts_per_user is None or case.load.concurrency is None:
+            return prompts
+        count = min(len(prompts), self.prompts_per_user * case.load.concurrency)
+        start = index * count % len(prompts)
+        return (prompts[start:] + prompts[:start])[:count]
 
 
 def execute(plan: Plan, command: str, console: Console) -> Run:
@@ -81,7 +83,7 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
         if mode not in plan.urls
     }
     if servers:
-        console.print(f"Starting servers: {', '.join(servers)} ...")
+        console.print(f"Starting servers: {', '.join(map(str, servers))} ...")
     with running_fleet(servers, plan.urls) as fleet:
         cells, failed = asyncio.run(_measure(plan, fleet, console))
         return _run(plan, fleet, {**fleet.refused, **failed}, cells, measured)
@@ -93,17 +95,19 @@ def _run(
     setup = Setup(
         target=plan.pair.target,
         drafter=plan.pair.drafter,
-        modes={endpoint.mode.value: endpoint.origin for endpoint in fleet.endpoints},
+        modes={str(endpoint.mode): endpoint.origin for endpoint in fleet.endpoints},
         max_tokens=plan.max_tokens,
         prompts={workload: len(prompts) for workload, prompts in plan.prompts.items()},
         rounds=plan.rounds,
         seed=plan.seed,
+        prompts_per_user=plan.prompts_per_user,
+        keeps_cache=plan.keeps_cache,
     )
     return Run(
         format=FORMAT,
         measured=measured,
         setup=setup,
-        refused={mode.value: reason for mode, reason in refused.items()},
+        refused={str(mode): reason for mode, reason in refused.items()},
         cells=cells,
     )
 
@@ -141,7 +145,7 @@ async def _measure(
                         rounds[lane.mode, case].append(await lane.round(case, index))
                         progress.advance(task)
     cells = [
-        Cell(mode=mode.value, case=case, rounds=measured)
+        Cell(mode=str(mode), case=case, rounds=measured)
         for (mode, case), measured in rounds.items()
     ]
     return cells, failed
@@ -158,7 +162,7 @@ async def _warm_lanes(
         try:
             await lane.warm_up()
         except BenchError as error:
-            if endpoint.mode is Mode.PLAIN or endpoint.mode in plan.urls:
+            if endpoint.mode == PLAIN or endpoint.mode in plan.urls:
                 raise
             failed[endpoint.mode] = str(error)
             console.print(f"[yellow]{endpoint.mode} cannot be measured:[/] {error}")
@@ -185,38 +189,51 @@ class _Lane:
         Raises:
             BenchError: a server that should speculate does not.
         """
-        prompts = list(islice(_all_prompts(self._plan), _WARM_UP_PROMPTS))
+        plan = self._plan
+        prompts = list(_warm_up_prompts(plan))
         load = Load(concurrency=len(prompts))
-        for temperature in dict.fromkeys((0.0, *self._plan.temperatures)):
-            sampling = Sampling(temperature, _WARM_UP_TOKENS, self._plan.seed, ignore_eos=True)
-            answers = await drive(self._sender(sampling), prompts, load, self._plan.seed)
+        for temperature in dict.fromkeys((0.0, *(case.temperature for case in plan.cases))):
+            sampling = Sampling(temperature, _WARM_UP_TOKENS, plan.seed, ignore_eos=True)
+            answers = await drive(self._sender(sampling), prompts, load, plan.seed)
             steps = sum(answer.verify_steps for answer in answers)
-            if self.mode is not Mode.PLAIN and not steps:
+            if self.mode != PLAIN and not steps:
                 raise BenchError(
                     f"the server at {self._url} reports no verify steps, so it does not speculate, "
                     f"but it was given for {self.mode}: start it with --speculative-algorithm, or "
                     "give its URL to plain."
                 )
-            if self.mode is Mode.PLAIN and steps:
+            if self.mode == PLAIN and steps:
                 raise BenchError(
                     f"the server at {self._url} speculates, but it was given for plain: start one "
                     "without --speculative-algorithm."
                 )
 
     async def round(self, case: Case, index: int) -> Round:
-        """All prompts of a case once, on an empty prefix cache."""
+        """All prompts of a case once, on an empty prefix cache if that was asked for."""
         plan = self._plan
         sampling = Sampling(case.temperature, plan.max_tokens, plan.seed, plan.ignore_eos)
-        await self._flush()
+        if not plan.keeps_cache:
+            await self._flush()
+        widths = await self._widths()
         async with watching_kv(self._session, self._url) as watch:
             meter = EnergyMeter()
             start = time.perf_counter()
             answers = await drive(
-                self._sender(sampling), plan.prompts[case.workload], case.load, plan.seed + index
+                self._sender(sampling), plan.asked(case, index), case.load, plan.seed + index
             )
             wall = time.perf_counter() - start
             energy = meter.joules()
-        return Round(answers=answers, wall_s=wall, kv_tokens=watch.most, energy_j=energy)
+        return Round(
+            answers=answers,
+            wall_s=wall,
+            kv_tokens=watch.most,
+            energy_j=energy,
+            widths=between(widths, await self._widths()),
+        )
+
+    async def _widths(self) -> WidthUse | None:
+        adaptive = self.mode.kind is Kind.ADAPTIVE
+        return await read_widths(self._session, self._url) if adaptive else None
 
     def _sender(self, sampling: Sampling) -> Send:
         async def send(messages: list[Message], seed: int) -> Stream:
@@ -246,6 +263,8 @@ def _rotated(lanes: list[_Lane], index: int) -> list[_Lane]:
     return lanes[shift:] + lanes[:shift]
 
 
-def _all_prompts(plan: Plan) -> Iterator[Prompt]:
-    for prompts in plan.prompts.values():
-        yield from prompts
+def _warm_up_prompts(plan: Plan) -> Iterator[Prompt]:
+    """The first prompts of all workloads in turn: at least one of each."""
+    count = max(_WARM_UP_PROMPTS, len(plan.prompts))
+    in_turn = (prompt for together in zip_longest(*plan.prompts.values()) for prompt in together)
+    return islice((prompt for prompt in in_turn if prompt is not None), count)

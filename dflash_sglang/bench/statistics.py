@@ -37,6 +37,15 @@ def paired_ratio(samples: Sequence[float], baselines: Sequence[float]) -> Estima
     return _exponential(_student(float(logs.mean()), logs))
 
 
+def harmonic_mean(columns: Sequence[Sequence[float]]) -> list[float]:
+    """Repetition by repetition, the rate of a whole whose parts have equal amounts.
+
+    Args:
+        columns: of each part, its rates in every repetition, each above 0.
+    """
+    return [len(rates) / sum(1 / rate for rate in rates) for rates in zip(*columns, strict=True)]
+
+
 class Change(NamedTuple):
     """``after / before`` of two independent runs."""
 

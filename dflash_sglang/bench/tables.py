@@ -29,6 +29,7 @@ class Table(NamedTuple):
     label_columns: tuple[str, ...]
     figure_columns: tuple[str, ...]
     rows: list[Row]
+    compared: int | None = None  # leading labels that rows share which are compared; all but one
 
 
 class Grid(NamedTuple):
@@ -69,8 +70,8 @@ def as_html(table: Table, *, provenance: bool = False) -> str:
     lines = []
     above: list[str] = []
     for line in grid.lines:
-        # What is compared differs in the last label only; a rule stands between comparisons.
-        compared = line[: grid.labels - 1]
+        # A rule stands between comparisons, whose rows mostly differ in the last label only.
+        compared = line[: grid.labels - 1 if table.compared is None else table.compared]
         lines.append(row("td", line, first=compared != above))
         above = compared
     body = "\n".join(lines)

@@ -9,6 +9,8 @@ import rich.table
 from rich.markup import escape
 
 from dflash_sglang.bench import figures
+from dflash_sglang.bench.mix import Mix, mix_of
+from dflash_sglang.bench.mix_tables import mix_sentences, mix_table
 from dflash_sglang.bench.provenance import describe
 from dflash_sglang.bench.records import Case, Load, Run
 from dflash_sglang.bench.tables import Row, Table, layout
@@ -31,6 +33,10 @@ def summary(run: Run) -> Iterator[rich.table.Table | str]:
     for workload, temperature in kinds:
         cases = [c for c in run.cases if (c.workload, c.temperature) == (workload, temperature)]
         yield _shown(_throughput(run, cases), f"{workload}, temperature {temperature:g}")
+    mix = mix_of(run)
+    if mix is not None:
+        yield _shown(_short_mix(run, mix), "adaptive against fixed widths")
+        yield from mix_sentences(mix)
 
 
 def _throughput(run: Run, cases: list[Case]) -> Table:
@@ -44,6 +50,17 @@ def _throughput(run: Run, cases: list[Case]) -> Table:
         if run.cell(mode, case) is not None
     ]
     return Table(("load", "mode"), tuple(columns.values()), rows)
+
+
+def _short_mix(run: Run, mix: Mix) -> Table:
+    """Workload and temperature as one label, so that eighty columns suffice."""
+    whole = mix_table(run, mix, every_mode=False)
+    rows = [
+        Row((f"{row.labels[0]} T={row.labels[1]}" if row.labels[1] else row.labels[0],
+             row.labels[2].removeprefix("concurrency "), *row.labels[4:]), row.figures)
+        for row in whole.rows
+    ]  # fmt: skip
+    return Table(("requests", "users", "best"), whole.figure_columns, rows)
 
 
 def _short(load: Load) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import resources
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -19,6 +21,8 @@ from dflash_sglang.bench.client import Message
 from dflash_sglang.bench.errors import BenchError
 
 BUILTIN = "builtin"
+_BUILTIN_FORM = f"{BUILTIN}[:CATEGORY][+WORDS or @WORDS]"
+_BUILTIN_NAME = re.compile(rf"{BUILTIN}(?P<category>:[^+@]*)?(?:(?P<sign>[+@])(?P<words>.*))?")
 
 
 class Prompt(NamedTuple):
@@ -101,9 +105,11 @@ def load_workload(name: str, limit: int | None = None) -> list[Prompt]:
     """Prompts of a workload, its categories in turn.
 
     Args:
-        name: ``builtin``, ``builtin+WORDS`` for the same prompts behind a text of so many words, a
-            benchmark's name, ``NAME=FILE`` for a benchmark's rows in a JSONL file,
-            or the path of a JSONL file with ``messages``, ``prompt`` or ``turns`` in each line.
+        name: ``builtin``, or ``builtin:CATEGORY`` for one category of it; either with ``+WORDS``
+            for the same prompts, each behind a text of its own of so many words, or with
+            ``@WORDS``, all behind the same text; a benchmark's name; ``NAME=FILE`` for a
+            benchmark's rows in a JSONL file; or the path of a JSONL file with ``messages``,
+            ``prompt`` or ``turns`` in each line.
         limit: at most so many.
 
     Raises:
@@ -143,38 +149,54 @@ def _read(name: str) -> list[Prompt]:
     benchmark, _, path = name.rpartition("=")
     if benchmark:
         return _benchmark(benchmark, _rows_of_file(Path(path)))
-    if name == BUILTIN:
-        return _builtin()
-    if name.startswith(f"{BUILTIN}+"):
-        return _behind_text(_builtin(), name.removeprefix(f"{BUILTIN}+"))
+    if found := _BUILTIN_NAME.fullmatch(name):
+        return _builtin(**found.groupdict())
     if name in SOURCES:
         return _benchmark(name, _rows_of_hub(name, SOURCES[name]))
     if name.endswith(".jsonl"):
         stem = Path(name).stem
         return [_general(row, stem, i) for i, row in enumerate(_rows_of_file(Path(name)))]
     raise BenchError(
-        f"unknown workload {name!r}: expected {BUILTIN}, {BUILTIN}+WORDS, {', '.join(SOURCES)}, "
+        f"unknown workload {name!r}: expected {_BUILTIN_FORM}, {', '.join(SOURCES)}, "
         "one of these with =FILE for a local copy, or the path of a .jsonl file."
     )
 
 
-def _builtin() -> list[Prompt]:
+def _builtin(category: str | None, sign: str | None, words: str | None) -> list[Prompt]:
+    """Our own prompts, or those of one category, and what they stand behind.
+
+    Args:
+        category: with the colon before it.
+        sign: of the text before them: ``+`` for one of its own, ``@`` for the same.
+        words: its length.
+    """
     lines = resources.files("dflash_sglang.bench").joinpath("builtin.jsonl").read_text("utf-8")
-    return [_general(json.loads(line), BUILTIN, i) for i, line in enumerate(lines.splitlines())]
+    every = [_general(json.loads(line), BUILTIN, i) for i, line in enumerate(lines.splitlines())]
+    prompts = [p for p in every if category is None or p.category == category[1:]]
+    if not prompts:
+        known = ", ".join(dict.fromkeys(prompt.category for prompt in every))
+        raise BenchError(
+            f"{BUILTIN}:CATEGORY expects one of {known}, got {(category or '')[1:]!r}."
+        )
+    if sign is None:
+        return prompts
+    if words is None or not words.isdecimal() or not int(words):
+        raise BenchError(f"{BUILTIN}{sign}WORDS expects a number of words above 0, got {words!r}.")
+    text_of = partial(_text, [word for p in every for word in _question(p).split()], int(words))
+    return [_behind(text_of(prompt.id if sign == "+" else BUILTIN), prompt) for prompt in prompts]
 
 
-def _behind_text(prompts: list[Prompt], words: str) -> list[Prompt]:
-    """Each prompt behind a text of its own, so that no two share a prefix in the cache."""
-    if not words.isdecimal() or not int(words):
-        raise BenchError(f"{BUILTIN}+WORDS expects a number of words above 0, got {words!r}.")
-    vocabulary = [word for prompt in prompts for word in prompt.messages[0]["content"].split()]
-    longer = []
-    for prompt in prompts:
-        text = " ".join(random.Random(prompt.id).choices(vocabulary, k=int(words)))
-        question = prompt.messages[0]["content"]
-        messages = [{"role": "user", "content": f"Ignore these words: {text}\n\n{question}"}]
-        longer.append(prompt._replace(messages=messages))
-    return longer
+def _text(vocabulary: list[str], words: int, seed: str) -> str:
+    return " ".join(random.Random(seed).choices(vocabulary, k=words))
+
+
+def _behind(text: str, prompt: Prompt) -> Prompt:
+    content = f"Ignore these words: {text}\n\n{_question(prompt)}"
+    return prompt._replace(messages=[{"role": "user", "content": content}])
+
+
+def _question(prompt: Prompt) -> str:
+    return prompt.messages[0]["content"]
 
 
 def _benchmark(name: str, rows: Iterable[dict[str, Any]]) -> list[Prompt]:

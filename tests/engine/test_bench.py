@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from dflash_sglang import cli
 from dflash_sglang.bench import metrics
+from dflash_sglang.bench.cases import all_cases
 from dflash_sglang.bench.errors import BenchError
-from dflash_sglang.bench.modes import Mode, Pair
+from dflash_sglang.bench.modes import PLAIN, Pair, parse_mode
 from dflash_sglang.bench.records import Load, Run, read_run
 from dflash_sglang.bench.server import Server, cpu_arguments
 from dflash_sglang.bench.session import Plan, execute
@@ -25,6 +26,7 @@ SHARED = ["--dtype", "float32", *cpu_arguments()]
 TOKENS = 24
 PROMPTS = 4
 ROUNDS = 2
+TREE = parse_mode("tree")
 MODES = ["plain", "native", "chain", "tree"]
 
 pytestmark = pytest.mark.server
@@ -47,14 +49,13 @@ def plain(pair) -> Iterator[str]:
 def plan(pair: Pair, **changes) -> Plan:
     made = Plan(
         pair=pair,
-        modes=[Mode.PLAIN, Mode.TREE],
+        modes=[PLAIN, TREE],
         urls={},
         server_arguments=SHARED,
         mode_arguments={},
         startup_timeout=300,
         prompts={"builtin": load_workload("builtin", PROMPTS)},
-        temperatures=[0.0],
-        loads=[Load(concurrency=2)],
+        cases=all_cases(["builtin"], [0.0], [Load(concurrency=2)]),
         rounds=ROUNDS,
         max_tokens=TOKENS,
         ignore_eos=True,
@@ -156,10 +157,12 @@ def test_the_page_can_be_looked_at_in_a_browser(out, tmp_path):
 
 def test_a_server_without_speculation_is_not_taken_for_a_tree(pair, plain):
     with pytest.raises(BenchError, match="does not speculate"):
-        execute(plan(pair, urls={Mode.TREE: plain}, modes=[Mode.TREE]), "c", Console())
+        execute(
+            plan(pair, urls={parse_mode("tree"): plain}, modes=[parse_mode("tree")]), "c", Console()
+        )
 
 
 def test_plain_decoding_can_be_measured_alone(pair, plain):
-    alone = execute(plan(pair, urls={Mode.PLAIN: plain}, modes=[Mode.PLAIN]), "c", Console())
+    alone = execute(plan(pair, urls={PLAIN: plain}, modes=[PLAIN]), "c", Console())
     assert alone.modes == ["plain"]
     assert msgspec.json.decode(msgspec.json.encode(alone), type=Run) == alone

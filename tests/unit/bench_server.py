@@ -21,6 +21,7 @@ class Behaviour(NamedTuple):
     histogram: tuple[int, ...] = (0, 1, 1)  # of accepted drafts; empty: no speculation
     counts_tokens: bool = True
     fails_with: str | None = None  # an error in the middle of the stream
+    metrics: tuple[str, ...] = ()  # lines of /metrics, {n} being the requests so far; empty: none
 
 
 class FakeServer:
@@ -55,6 +56,12 @@ class FakeServer:
 
     async def loads(self, _: web.Request) -> web.Response:
         return web.json_response({"loads": [{"num_used_tokens": 7}]})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        if not self.behaviour.metrics:
+            raise web.HTTPNotFound
+        lines = [line.format(n=len(self.bodies)) for line in self.behaviour.metrics]
+        return web.Response(text="\n".join(lines) + "\n")
 
     async def _answer(self, response: web.StreamResponse) -> None:
         behaviour = self.behaviour
@@ -123,6 +130,7 @@ def _application(fake: FakeServer) -> web.Application:
     application.router.add_post("/v1/chat/completions", fake.chat)
     application.router.add_get("/v1/models", fake.models)
     application.router.add_get("/v1/loads", fake.loads)
+    application.router.add_get("/metrics", fake.metrics)
     application.router.add_post("/flush_cache", fake.flush)
     return application
 

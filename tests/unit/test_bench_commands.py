@@ -1,14 +1,18 @@
 """``dflash2 bench``: what a new user gets wrong is answered with what to do."""
 
+import argparse
+import json
+
 import pytest
 from typer.testing import CliRunner
 
 from dflash_sglang import cli
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.fleet import refusal, running_fleet
-from dflash_sglang.bench.modes import Mode, Pair, parse_modes, server_arguments
+from dflash_sglang.bench.modes import PLAIN, Pair, parse_mode, parse_modes, server_arguments
 from dflash_sglang.bench.records import write_run
 from dflash_sglang.bench.server import Server, ServerError
+from dflash_sglang.bench.styles import style
 from tests.unit.bench_runs import plain_and_tree
 
 PAIR = Pair("target", "drafter")
@@ -18,48 +22,123 @@ def invoke(*words: str):
     return CliRunner().invoke(cli.app, list(words))
 
 
+NODES, CHILDREN = "--speculative-num-draft-tokens", "--speculative-eagle-topk"
+FIXED, ADAPTIVE = '{"adaptive": false}', '{"adaptive": true}'
+
+
 @pytest.mark.parametrize(
     ("mode", "flags"),
     [
-        (Mode.PLAIN, []),
-        (Mode.NATIVE, ["DFLASH", "drafter"]),
-        (Mode.CHAIN, ["dflash2", "drafter", "--speculative-eagle-topk", "1"]),
-        (Mode.TREE, ["dflash2", "drafter"]),
-        (Mode.NGRAM, ["NGRAM"]),
+        ("plain", []),
+        ("native", ["DFLASH", "drafter"]),
+        ("chain", ["dflash2", "drafter", CHILDREN, "1", FIXED]),
+        ("chain4", ["dflash2", "drafter", NODES, "4", CHILDREN, "1", FIXED]),
+        ("tree", ["dflash2", "drafter", FIXED]),
+        ("tree8", ["dflash2", "drafter", NODES, "8", FIXED]),
+        ("adaptive", ["dflash2", "drafter", NODES, "32", "--enable-metrics", ADAPTIVE]),
+        ("ngram", ["NGRAM"]),
     ],
 )
 def test_each_mode_is_sglangs_own_flags(mode, flags):
-    arguments = server_arguments(mode, PAIR, ["--device", "cpu"])
+    arguments = server_arguments(parse_mode(mode), PAIR, ["--device", "cpu"])
     assert arguments[:2] == ["--model-path", "target"]
-    assert arguments[-2:] == ["--device", "cpu"]
-    names = ("--speculative-algorithm", "--speculative-draft-model-path")
-    assert [word for word in arguments[2:-2] if word not in names] == flags
+    assert "--device" in arguments
+    names = ("--speculative-algorithm", "--speculative-draft-model-path", "--dflash2-config")
+    asked = [word for word in arguments[2:] if word not in (*names, "--device", "cpu")]
+    assert asked == flags
+
+
+def test_every_mode_starts_with_flags_that_sglang_knows():
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    parser.add_argument("--dflash2-config", type=json.loads)
+    for mode in parse_modes("plain,native,chain,chain4,tree,tree8,adaptive,ngram"):
+        parsed = parser.parse_args(server_arguments(mode, PAIR, []))
+        assert parsed.model_path == "target"
+
+
+@pytest.mark.parametrize("flag", [["--dflash2-config", "{}"], ["--dflash2-config={}"]])
+def test_a_config_of_ones_own_is_joined_with_the_modes(flag):
+    words = [word.replace("{}", '{"shared_noise": false}') for word in flag]
+    arguments = server_arguments(parse_mode("tree8"), PAIR, words)
+    assert [word for word in arguments if word.startswith("--dflash2-config")] == [
+        "--dflash2-config"
+    ]
+    assert json.loads(arguments[-1]) == {"adaptive": False, "shared_noise": False}
+
+
+def test_a_config_in_a_file_is_joined_too(tmp_path):
+    (tmp_path / "c.json").write_text('{"noise_doubt": 2, "adaptive": true}')
+    arguments = server_arguments(
+        parse_mode("tree"), PAIR, ["--dflash2-config", str(tmp_path / "c.json")]
+    )
+    assert json.loads(arguments[-1]) == {"adaptive": True, "noise_doubt": 2}
+
+
+@pytest.mark.parametrize("text", ["", "/nowhere/c.json", "{", "[1]"])
+def test_a_config_that_cannot_be_read_is_refused(text, tmp_path):
+    if text == "[1]":
+        (tmp_path / "list.json").write_text(text)
+        text = str(tmp_path / "list.json")
+    with pytest.raises(BenchError, match="--dflash2-config expects a JSON object"):
+        server_arguments(parse_mode("tree"), PAIR, ["--dflash2-config", text])
 
 
 def test_eagle3_takes_its_own_drafter():
     pair = PAIR._replace(eagle3_drafter="eagle")
-    assert "eagle" in server_arguments(Mode.EAGLE3, pair, [])
+    assert "eagle" in server_arguments(parse_mode("eagle3"), pair, [])
     with pytest.raises(BenchError, match="--eagle3-drafter"):
-        server_arguments(Mode.EAGLE3, PAIR, [])
+        server_arguments(parse_mode("eagle3"), PAIR, [])
 
 
-@pytest.mark.parametrize("mode", [Mode.NATIVE, Mode.CHAIN, Mode.TREE])
+@pytest.mark.parametrize("mode", ["native", "chain", "tree", "tree8", "adaptive"])
 def test_a_missing_drafter_is_named(mode):
     with pytest.raises(BenchError, match=f"{mode} needs a drafter: give --drafter"):
-        server_arguments(mode, Pair("target", None), [])
+        server_arguments(parse_mode(mode), Pair("target", None), [])
 
 
-@pytest.mark.parametrize("text", ["", "plain,plain", "plain,medusa"])
+@pytest.mark.parametrize("text", ["", "plain,plain", "plain,medusa", "tree8,tree8", "tree08"])
 def test_wrong_modes_are_refused(text):
-    with pytest.raises(BenchError, match="plain, native, chain, tree, ngram, eagle3"):
+    with pytest.raises(BenchError, match="plain, native, chain, chain<N>, tree, tree<N>, adaptive"):
         parse_modes(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("tree1", "the root is a node too, so expected 2 or more"),
+        ("native8", "only chain and tree take a number of nodes"),
+        ("adaptive16", 'give --mode-args "adaptive=--speculative-num-draft-tokens N"'),
+    ],
+)
+def test_wrong_numbers_of_nodes_are_refused(name, sentence):
+    with pytest.raises(BenchError, match=sentence):
+        parse_mode(name)
+
+
+def test_a_mode_is_its_name():
+    names = ["plain", "native", "chain", "chain4", "tree", "tree4", "tree16", "adaptive", "ngram"]
+    assert [str(parse_mode(name)) for name in names] == names
+
+
+def test_modes_are_sorted_by_kind_and_then_by_nodes():
+    asked = parse_modes("adaptive,tree16,tree8,plain,chain4")
+    ordered = sorted(asked, key=lambda mode: mode.rank)
+    assert [str(mode) for mode in ordered] == ["plain", "chain4", "tree8", "tree16", "adaptive"]
+
+
+def test_every_mode_looks_different_in_pictures():
+    names = ["plain", "native", "chain", "chain4", "tree", "tree4", "tree8", "tree32", "adaptive"]
+    assert len({style(name) for name in names}) == len({style(name).colour for name in names}) == 9
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--url", "tree"], "--url expects MODE=VALUE"),
-        (["--url", "medusa=http://x"], "MODE=VALUE with one of plain"),
+        (["--url", "medusa=http://x"], "unknown mode 'medusa': expected one of plain"),
         (["--url", "plain=http://x", "--mode-args", "tree"], "--mode-args expects MODE=VALUE"),
         (["--url", "plain=http://127.0.0.1:9"], "no OpenAI-compatible server"),
         (["--url", "plain=http://x", "--temperature", "hot"], "--temperature expects numbers"),
@@ -112,7 +191,7 @@ def test_plain_decoding_that_does_not_start_ends_the_run_with_the_reason(tmp_pat
     monkeypatch.setattr(Server, "wait", failing)
     with (
         pytest.raises(ServerError, match="nothing to compare with: no such model: nowhere"),
-        running_fleet({Mode.PLAIN: server}, {}),
+        running_fleet({PLAIN: server}, {}),
     ):
         pass
 
@@ -124,7 +203,7 @@ def test_a_run_in_which_nothing_starts_but_plain_says_why(tmp_path, monkeypatch)
     monkeypatch.setattr(Server, "wait", failing)
     with (
         pytest.raises(BenchError, match="could be started:\n  tree: no such drafter"),
-        running_fleet({Mode.TREE: server}, {Mode.PLAIN: "http://x"}),
+        running_fleet({parse_mode("tree"): server}, {PLAIN: "http://x"}),
     ):
         pass
 

@@ -74,31 +74,70 @@ def test_a_benchmark_that_cannot_be_loaded_names_the_local_way(monkeypatch):
         load_workload("gsm8k")
 
 
-def test_the_builtin_set_has_eighty_prompts_of_six_kinds():
+CATEGORIES = {"code", "json", "arithmetic", "chat", "summarising", "translation", "prose"}
+MIX = {"code", "json", "chat", "prose"}
+
+
+def question(prompt) -> str:
+    return prompt.messages[0]["content"]
+
+
+def test_the_builtin_set_has_a_hundred_prompts_of_seven_kinds():
     prompts = load_workload("builtin")
     counts = Counter(prompt.category for prompt in prompts)
-    assert len(prompts) == len({prompt.id for prompt in prompts}) == 80
-    assert set(counts) == {"code", "json", "arithmetic", "chat", "summarising", "translation"}
+    assert len(prompts) == len({prompt.id for prompt in prompts}) == 102
+    assert set(counts) == CATEGORIES
     assert min(counts.values()) >= 12
-    assert len({prompt.messages[0]["content"] for prompt in prompts}) == 80
+    assert len({question(prompt) for prompt in prompts}) == 102
+
+
+@pytest.mark.parametrize("category", sorted(CATEGORIES))
+def test_one_category_of_the_builtin_set(category):
+    prompts = load_workload(f"builtin:{category}")
+    assert {prompt.category for prompt in prompts} == {category}
+    assert prompts == [p for p in load_workload("builtin") if p.category == category]
+    assert workload_label(f"builtin:{category}") == f"builtin:{category}"
+
+
+@pytest.mark.parametrize("category", sorted(MIX))
+def test_the_categories_of_the_mix_have_a_prompt_for_each_of_sixteen_users(category):
+    assert len(load_workload(f"builtin:{category}")) == 16
+
+
+def test_an_unknown_category_is_refused():
+    with pytest.raises(BenchError, match=r"expects one of code, json.*prose, got 'haiku'"):
+        load_workload("builtin:haiku")
 
 
 def test_the_builtin_prompts_can_stand_behind_a_long_text():
     plain, longer = load_workload("builtin"), load_workload("builtin+300")
     assert [prompt.id for prompt in plain] == [prompt.id for prompt in longer]
     for short, long in zip(plain, longer, strict=True):
-        question = short.messages[0]["content"]
-        text = long.messages[0]["content"]
-        assert text.endswith(question)
-        assert len(text.split()) == 3 + 300 + len(question.split())
-    assert len({prompt.messages[0]["content"][:200] for prompt in longer}) == 80
+        text = question(long)
+        assert text.endswith(question(short))
+        assert len(text.split()) == 3 + 300 + len(question(short).split())
+    assert len({question(prompt)[:200] for prompt in longer}) == 102
     assert load_workload("builtin+300") == longer
 
 
+def test_the_builtin_prompts_can_stand_behind_the_same_text():
+    longer = [
+        *load_workload("builtin@300"),
+        *load_workload("builtin:code@300"),
+    ]
+    before = {" ".join(question(prompt).split()[: 3 + 300]) for prompt in longer}
+    assert len(before) == 1
+    assert len({question(prompt) for prompt in longer}) == 102
+    behind = load_workload("builtin:prose@300")
+    for short, long in zip(load_workload("builtin:prose"), behind, strict=True):
+        assert question(long).endswith(question(short))
+
+
 @pytest.mark.parametrize("words", ["", "0", "many", "-3"])
-def test_a_text_without_length_is_refused(words):
+@pytest.mark.parametrize("name", ["builtin+", "builtin@", "builtin:code+"])
+def test_a_text_without_length_is_refused(name, words):
     with pytest.raises(BenchError, match="number of words above 0"):
-        load_workload(f"builtin+{words}")
+        load_workload(f"{name}{words}")
 
 
 def test_two_workloads_of_one_name_are_refused(tmp_path):
@@ -108,7 +147,7 @@ def test_two_workloads_of_one_name_are_refused(tmp_path):
 
 
 def test_a_limit_takes_every_category_alike():
-    counts = Counter(prompt.category for prompt in load_workload("builtin", 24))
+    counts = Counter(prompt.category for prompt in load_workload("builtin", 28))
     assert set(counts.values()) == {4}
 
 

@@ -1,0 +1,100 @@
+"""A choice of width at every step against each fixed width, cell by cell and over all cells.
+
+A cell is a case: a workload at a temperature under a load. The mix of all cells has the same number
+of tokens in each, so a mode's throughput over it is the harmonic mean of its throughputs in the
+cells, and a mode that is slow somewhere pays for it with the time of the whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dflash_sglang.bench import metrics, statistics
+from dflash_sglang.bench.modes import ADAPTIVE, PLAIN, parse_mode
+from dflash_sglang.bench.provenance import Figure
+from dflash_sglang.bench.records import Case, Run
+from dflash_sglang.bench.statistics import Estimate
+
+
+class Comparison(NamedTuple):
+    """Adaptive decoding against the others, in one cell or over all."""
+
+    throughput: dict[str, Figure]  # mode -> output tokens/s
+    best_fixed: str  # the fixed mode with the most
+    over_best_fixed: Figure
+    over_plain: Figure | None
+
+
+class Mix(NamedTuple):
+    """Comparisons of a run."""
+
+    cells: dict[Case, Comparison]
+    whole: Comparison
+
+    def least_over_best_fixed(self) -> Case:
+        """Where adaptive does worst against the best fixed mode of the cell."""
+        return min(self.cells, key=lambda case: self.cells[case].over_best_fixed.value)
+
+    def least_over_plain(self) -> Case | None:
+        """Where adaptive does worst against plain decoding; None if that was not measured."""
+        ratios = {case: c.over_plain.value for case, c in self.cells.items() if c.over_plain}
+        return min(ratios, key=lambda case: ratios[case], default=None)
+
+    def mean_over_best_fixed(self) -> float:
+        """Geometric mean over the cells, each against the best fixed mode of its own."""
+        logs = [np.log(cell.over_best_fixed.value) for cell in self.cells.values()]
+        return float(np.exp(np.mean(logs)))
+
+
+def mix_of(run: Run) -> Mix | None:
+    """The comparisons of a run; None without adaptive decoding or without a fixed width."""
+    if str(ADAPTIVE) not in run.modes or not any(parse_mode(m).is_fixed for m in run.modes):
+        return None
+    rates = {case: _rates(run, case) for case in run.cases}
+    cells = {case: _compare(run, by_mode) for case, by_mode in rates.items() if _whole(by_mode)}
+    if not cells:
+        return None
+    over_all = {
+        mode: statistics.harmonic_mean([rates[case][mode] for case in cells])
+        for mode in next(iter(rates.values()))
+        if all(mode in rates[case] for case in cells)
+    }
+    return Mix(cells, _compare(run, over_all)) if _whole(over_all) else None
+
+
+def _rates(run: Run, case: Case) -> dict[str, list[float]]:
+    """Mode -> its throughput in each round."""
+    cells = {mode: run.cell(mode, case) for mode in run.modes}
+    return {
+        mode: [metrics.tokens_per_s(round_) for round_ in cell.rounds]
+        for mode, cell in cells.items()
+        if cell is not None
+    }
+
+
+def _whole(rates: dict[str, list[float]]) -> bool:
+    return str(ADAPTIVE) in rates and any(parse_mode(mode).is_fixed for mode in rates)
+
+
+def _compare(run: Run, rates: dict[str, list[float]]) -> Comparison:
+    fixed = [mode for mode in rates if parse_mode(mode).is_fixed]
+    best = max(fixed, key=lambda mode: float(np.log(rates[mode]).mean()))
+    ours, plain = rates[str(ADAPTIVE)], rates.get(str(PLAIN))
+    return Comparison(
+        throughput={
+            mode: _figure(run, statistics.mean(samples), "tok/s") for mode, samples in rates.items()
+        },
+        best_fixed=best,
+        over_best_fixed=_figure(run, statistics.paired_ratio(ours, rates[best]), "x"),
+        over_plain=(
+            None if plain is None else _figure(run, statistics.paired_ratio(ours, plain), "x")
+        ),
+    )
+
+
+def _figure(run: Run, estimate: Estimate, unit: str) -> Figure:
+    return Figure(
+        value=estimate.value, unit=unit, provenance=run.measured, interval=estimate.interval
+    )

@@ -1,0 +1,117 @@
+"""Tables of adaptive decoding against fixed widths, and of the widths that it chose."""
+
+from __future__ import annotations
+
+from dflash_sglang.bench import widths
+from dflash_sglang.bench.figures import metric_figure
+from dflash_sglang.bench.metrics import METRICS
+from dflash_sglang.bench.mix import Comparison, Mix
+from dflash_sglang.bench.modes import ADAPTIVE
+from dflash_sglang.bench.records import Case, Cell, Run
+from dflash_sglang.bench.tables import Row, Table
+
+MIX_NOTE = (
+    "Output tokens/s of all users; over the whole mix, which has equally many tokens in each row, "
+    "the harmonic mean of the rows. Context is the mean length of the prompts in tokens. The best "
+    "fixed mode is the one that was measured fastest in the row, so noise alone puts it ahead of "
+    "its equals; in the last row it is the best single one for the whole mix."
+)
+WIDTHS_NOTE = (
+    "Steps by the nodes that they verified for each request (1 is plain decoding), as the server "
+    "counted them. Promised is what its policy expected of these steps, observed what came, "
+    "without prefill. Regret is by how much the best fixed width was expected to beat what was "
+    "expected of the chosen ones: below 0, no fixed width was."
+)
+_CASE = ("workload", "temperature", "load", "context")
+_WHOLE = ("the whole mix", "", "", "")
+_WIDTH_COLUMNS = {
+    "nodes": "nodes",
+    "promised_per_s": "promised",
+    "observed_per_s": "observed",
+    "regret": "regret",
+}
+
+
+def mix_table(run: Run, mix: Mix, *, every_mode: bool = True) -> Table:
+    """A row a cell and one for the whole mix.
+
+    Args:
+        every_mode: a column for each mode that was measured; else for adaptive alone.
+    """
+    modes = list(mix.whole.throughput) if every_mode else [str(ADAPTIVE)]
+
+    def row(labels: tuple[str, ...], found: Comparison) -> Row:
+        figures = [found.throughput.get(mode) for mode in modes]
+        ratios = (found.over_best_fixed, found.over_plain)
+        return Row((*labels, found.best_fixed), (*figures, *ratios))
+
+    rows = [row(_labels(run, case), found) for case, found in mix.cells.items()]
+    return Table(
+        (*_CASE, "best fixed"),
+        (*modes, "over best fixed", "over plain"),
+        [*rows, row(_WHOLE, mix.whole)],
+        compared=2,
+    )
+
+
+def mix_sentences(mix: Mix) -> list[str]:
+    """What the table comes to."""
+    whole, worst = mix.whole, mix.least_over_best_fixed()
+    lines = [
+        f"Adaptive over the best fixed mode of each row: {mix.mean_over_best_fixed():.3f} on "
+        f"average, least {mix.cells[worst].over_best_fixed.text()} "
+        f"({_name(worst)}; {mix.cells[worst].best_fixed}).",
+        f"Over the best single fixed mode for the whole mix, {whole.best_fixed}: "
+        f"{whole.over_best_fixed.text()}.",
+    ]
+    slowest = mix.least_over_plain()
+    if slowest is not None and whole.over_plain is not None:
+        least = mix.cells[slowest].over_plain
+        assert least is not None
+        lines.append(
+            f"Over plain decoding: {whole.over_plain.text()} over the whole mix, least "
+            f"{least.text()} ({_name(slowest)})."
+        )
+    return lines
+
+
+def widths_table(run: Run) -> Table | None:
+    """The widths that an adaptive server chose in each case; None if none told."""
+    rows = [
+        row
+        for case in run.cases
+        if (cell := run.cell(str(ADAPTIVE), case)) is not None
+        and (row := _widths_row(run, cell)) is not None
+    ]
+    labels = (*_CASE, "steps by nodes", "best fixed width")
+    return Table(labels, tuple(_WIDTH_COLUMNS.values()), rows, compared=2) if rows else None
+
+
+def _widths_row(run: Run, cell: Cell) -> Row | None:
+    uses = [round_.widths for round_ in cell.rounds if round_.widths is not None]
+    if not uses:
+        return None
+    pooled = widths.together(uses)
+    best = widths.best_fixed(pooled)
+    labels = (
+        *_labels(run, cell.case),
+        widths.describe_shares(pooled),
+        str(best[0] if best else ""),
+    )
+    return Row(labels, tuple(metric_figure(run, cell, METRICS[name]) for name in _WIDTH_COLUMNS))
+
+
+def _labels(run: Run, case: Case) -> tuple[str, ...]:
+    return (case.workload, f"{case.temperature:g}", str(case.load), f"{_context(run, case):,.0f}")
+
+
+def _context(run: Run, case: Case) -> float:
+    """Mean length of a case's prompts in tokens, as the servers counted them."""
+    cell = run.cell(str(ADAPTIVE), case)
+    assert cell is not None
+    lengths = [answer.prompt_tokens for round_ in cell.rounds for answer in round_.answers]
+    return sum(lengths) / len(lengths)
+
+
+def _name(case: Case) -> str:
+    return f"{case.workload}, T={case.temperature:g}, {case.load}"

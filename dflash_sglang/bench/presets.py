@@ -1,0 +1,74 @@
+"""What is measured where the command line does not say otherwise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dflash_sglang.bench.records import Case
+
+_CREATIVE = "builtin:prose"
+_MIX_CATEGORIES = ("code", "json", "chat", "prose")
+
+
+class Preset(NamedTuple):
+    """Values of options that were left out."""
+
+    modes: str
+    workloads: list[str]
+    prompts: int
+    prompts_per_user: int | None
+    max_tokens: int
+    ignore_eos: bool
+    temperature: str
+    concurrency: str
+    rounds: int
+    keep_cache: bool
+    kv_tokens: int  # slots of the demo pair's servers
+    greedy_prose: bool  # whether creative prompts are asked greedily, too
+
+    def asks(self, case: Case) -> bool:
+        """Whether the preset's own temperatures are meant for a case."""
+        greedy_prose = case.temperature == 0 and case.workload.startswith(_CREATIVE)
+        return self.greedy_prose or not greedy_prose
+
+
+STANDARD = Preset(
+    modes="plain,native,chain,tree",
+    workloads=["builtin"],
+    prompts=16,
+    prompts_per_user=None,
+    max_tokens=64,
+    ignore_eos=False,
+    temperature="0,1",
+    concurrency="1,4,8",
+    rounds=4,
+    keep_cache=False,
+    kv_tokens=20_000,
+    greedy_prose=True,
+)
+
+
+def mix(context_words: int) -> Preset:
+    """Kinds of text, temperatures, loads and contexts that want different widths.
+
+    A short answer for each user, and contexts that all users share and find in the prefix cache,
+    since what is compared is decoding.
+
+    Args:
+        context_words: of the text before each prompt of the long contexts.
+    """
+    texts = ("", f"@{context_words}")
+    return STANDARD._replace(
+        modes="plain,tree4,tree8,tree16,adaptive",
+        workloads=[f"builtin:{kind}{text}" for kind in _MIX_CATEGORIES for text in texts],
+        prompts_per_user=1,
+        max_tokens=48,
+        # Equally many tokens in every cell, also where a small target ends at once.
+        ignore_eos=True,
+        concurrency="1,4,8,16",
+        rounds=3,
+        keep_cache=True,
+        # Between two rounds nothing is evicted that the next one asks for again.
+        kv_tokens=40_000,
+        greedy_prose=False,
+    )

@@ -1,0 +1,117 @@
+"""A whole run against stand-ins: what each server is asked, and what is written down of it."""
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from dflash_sglang.bench.cases import all_cases
+from dflash_sglang.bench.modes import Pair, parse_mode
+from dflash_sglang.bench.records import Load, Round, Run, WidthUse
+from dflash_sglang.bench.session import Plan, execute
+from dflash_sglang.bench.workloads import load_workloads
+from tests.unit.bench_server import Behaviour, serving
+
+QUICK = Behaviour(first_s=0.0, gap_s=0.0)
+WARM_UP = 2 * 4  # requests: two temperatures, four prompts
+
+
+def plan(urls: dict[str, str], workloads: list[str], users: list[int], **changes) -> Plan:
+    prompts = load_workloads(workloads, 16)
+    made = Plan(
+        pair=Pair("as served", None),
+        modes=[parse_mode(name) for name in urls],
+        urls={parse_mode(name): url for name, url in urls.items()},
+        server_arguments=[],
+        mode_arguments={},
+        startup_timeout=1,
+        prompts=prompts,
+        cases=all_cases(prompts, [1.0], [Load(concurrency=count) for count in users]),
+        rounds=2,
+        max_tokens=6,
+        ignore_eos=False,
+        seed=0,
+    )
+    return made._replace(**changes)
+
+
+def measure(made: Plan) -> Run:
+    return execute(made, "dflash2 bench", Console(quiet=True))
+
+
+def asked(round_: Round) -> list[str]:
+    return [answer.prompt for answer in round_.answers]
+
+
+def test_every_load_is_asked_all_prompts_unless_fewer_are_wanted():
+    with serving(QUICK) as fake:
+        run = measure(plan({"tree": fake.url}, ["builtin:json"], [1, 4]))
+    assert [len(round_.answers) for cell in run.cells for round_ in cell.rounds] == [16] * 4
+    assert (run.setup.prompts_per_user, run.setup.keeps_cache) == (None, False)
+
+
+def test_prompts_for_each_user_differ_from_round_to_round_and_not_between_modes():
+    with serving(QUICK) as one, serving(QUICK) as other:
+        made = plan(
+            {"tree8": one.url, "tree16": other.url},
+            ["builtin:json"],
+            [1, 4, 16],
+            prompts_per_user=1,
+        )
+        run = measure(made)
+    for users in (1, 4, 16):
+        cells = [cell for cell in run.cells if cell.case.load.concurrency == users]
+        first, second = (asked(round_) for round_ in cells[0].rounds)
+        assert len(first) == len(second) == users
+        assert [asked(round_) for round_ in cells[1].rounds] == [first, second]
+        if users < 16:
+            assert not set(first) & set(second)
+    assert run.setup.prompts_per_user == 1
+
+
+@pytest.mark.parametrize(("keeps", "flushes"), [(False, 2), (True, 0)])
+def test_the_prefix_cache_is_emptied_before_each_round_unless_it_is_kept(keeps, flushes):
+    with serving(QUICK) as fake:
+        run = measure(plan({"tree": fake.url}, ["builtin:json"], [4], keeps_cache=keeps))
+    assert fake.flushes == flushes
+    assert run.setup.keeps_cache is keeps
+
+
+def test_every_workload_is_warmed_up():
+    workloads = [f"builtin:{kind}" for kind in ("code", "json", "chat", "prose", "translation")]
+    with serving(QUICK) as fake:
+        made = plan({"tree": fake.url}, workloads, [1], prompts_per_user=1)
+        measure(made)
+    first = {body["messages"][0]["content"] for body in fake.bodies[:5]}
+    assert first == {prompts[0].messages[0]["content"] for prompts in made.prompts.values()}
+
+
+def test_what_an_adaptive_server_chose_is_counted_round_by_round():
+    published = Behaviour(
+        first_s=0.0, gap_s=0.0, metrics=('dflash2_steps_total{{nodes="8"}} {n}',
+        'dflash2_steps_total{{nodes="1"}} 5', "dflash2_promised_tokens_total {n}",
+        "dflash2_promised_milliseconds_total {n}", "dflash2_tokens_total {n}",
+        "dflash2_milliseconds_total {n}", 'dflash2_fixed_tokens_total{{nodes="8"}} {n}',
+        'dflash2_fixed_milliseconds_total{{nodes="8"}} {n}'),
+    )  # fmt: skip
+    with serving(published) as fake, serving(published) as fixed:
+        run = measure(
+            plan({"tree8": fixed.url, "adaptive": fake.url}, ["builtin:json"], [4])._replace(
+                prompts_per_user=1
+            )
+        )
+    other, adaptive = run.cells
+    assert [round_.widths for round_ in other.rounds] == [None, None]
+    # Four requests a round; what was counted in the warm-up is not in it.
+    expected = WidthUse(
+        steps={8: 4}, promised_tokens=4, promised_ms=4, tokens=4, ms=4, fixed_tokens={8: 4},
+        fixed_ms={8: 4},
+    )  # fmt: skip
+    assert [round_.widths for round_ in adaptive.rounds] == [expected, expected]
+    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
+
+
+@pytest.mark.parametrize("metrics", [(), ("not a metric at all {n}",), ("sglang:x 1",)])
+def test_a_server_that_publishes_nothing_is_measured_all_the_same(metrics):
+    with serving(QUICK._replace(metrics=metrics)) as fake:
+        run = measure(plan({"adaptive": fake.url}, ["builtin:json"], [4]))
+    assert [round_.widths for round_ in run.cells[0].rounds] == [None, None]
