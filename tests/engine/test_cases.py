@@ -42,11 +42,14 @@ def test_a_stop_token_inside_an_accepted_path_ends_the_output(trio, shape, place
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 11])
 def test_exactly_as_many_tokens_as_asked_for(trio, limit):
-    text = generate(trio.plain, PROMPT, limit).token_ids
-    got = generate(trio.tree, PROMPT, limit)
-    assert got.token_ids == text
-    assert len(got.token_ids) == limit
-    assert got.meta["finish_reason"]["type"] == "length"
+    """On so many texts that paths of every length are accepted, and cut off, by some."""
+    texts = make_prompts(24, VOCAB - 1, longest=40, seed=limit)
+    expected = generate_all(trio.plain, texts, limit, concurrency=6)
+    got = generate_all(trio.tree, texts, limit, concurrency=6)
+    assert [answer.token_ids for answer in got] == [answer.token_ids for answer in expected]
+    for answer in got:
+        assert len(answer.token_ids) == answer.meta["completion_tokens"] == limit
+        assert answer.meta["finish_reason"]["type"] == "length"
 
 
 def test_no_request_sees_the_state_of_an_earlier_one(trio):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 import openai
 import pytest
+from safetensors.torch import load_file
 
 from dflash_sglang.bench.server import Server, ServerError, running
 from tests.engine.checkpoints import VOCAB
@@ -312,6 +313,18 @@ def test_a_chain_without_overlap_gives_them_too(variants, prompts, option, sampl
     expected = ask_all(variants.plain, requests, concurrency=4)
     got = ask_all(variants.chain, requests, concurrency=4)
     assert [outcome(answer) for answer in got] == [outcome(answer) for answer in expected]
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "seeded"])
+@pytest.mark.parametrize("option", ["nothing", "frequency", "json schema"])
+def test_a_prompt_of_embeddings_gives_the_same_tokens(variants, tiny_qwen3, option, sampling):
+    """SGLang takes them without a prefix cache only."""
+    table = load_file(tiny_qwen3 / "model.safetensors")["model.embed_tokens.weight"]  # [V, D]
+    # Rows between the tokens' own, so that no token could stand for them.
+    prompt = (table[[3, 9, 27, 5, 8]] + 0.01).tolist()
+    asked = {**SAMPLING[sampling], **OPTIONS[option], "input_embeds": prompt}
+    expected, got = (ask(server, None, **asked) for server in variants)
+    assert outcome(got) == outcome(expected)
 
 
 def test_lora_is_refused_by_name(tiny_qwen3, tiny_drafter):

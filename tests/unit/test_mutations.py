@@ -6,8 +6,9 @@ import ast
 
 import pytest
 
+from tests.mutations.__main__ import is_caught
 from tests.mutations.catalogue import MUTATIONS, NOT_BROKEN_HERE, Mutation
-from tests.mutations.trial import ROOT, MutationError, apply
+from tests.mutations.trial import ROOT, MutationError, Outcome, apply
 
 each = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 
@@ -44,3 +45,20 @@ def test_a_line_that_is_gone_or_doubled_is_refused(source: str) -> None:
     mutation = Mutation("m", None, "f.py", "a = 1", "a = 2", "t")
     with pytest.raises(MutationError, match=r"expects its original text once in f\.py, found it"):
         apply(mutation, source)
+
+
+@pytest.mark.parametrize(
+    ("intact", "broken", "caught"),
+    [
+        (Outcome.PASSED, Outcome.FAILED, True),
+        (None, Outcome.FAILED, True),
+        (Outcome.PASSED, Outcome.TIMED_OUT, True),
+        (None, Outcome.TIMED_OUT, False),
+        (Outcome.FAILED, Outcome.FAILED, False),
+        (Outcome.PASSED, Outcome.PASSED, False),
+        (Outcome.PASSED, Outcome.NOT_RUN, False),
+    ],
+)
+def test_a_break_is_caught_where_the_test_failed_for_it(intact, broken, caught):
+    """Too slow a machine lets a test run out of time without any break."""
+    assert is_caught(intact, broken) is caught
