@@ -189,11 +189,14 @@ def _panels(run: Run, wanted: list[_Panel]) -> tuple[Canvas, dict[_Panel, Axes]]
     columns = list(dict.fromkeys(temperature for _, temperature in wanted))
     canvas = Canvas(figsize=(5.2 * len(columns), 3.9 * len(rows)), layout="constrained")
     grid = canvas.subplots(len(rows), len(columns), squeeze=False)
-    return canvas, {
-        (workload, temperature): grid[i][j]
-        for i, workload in enumerate(rows)
-        for j, temperature in enumerate(columns)
-    }
+    panels = {}
+    for i, workload in enumerate(rows):
+        for j, temperature in enumerate(columns):
+            if (workload, temperature) in wanted:
+                panels[workload, temperature] = grid[i][j]
+            else:  # this workload was not asked at this temperature
+                grid[i][j].set_visible(False)
+    return canvas, panels
 
 
 def _finished(canvas: Canvas, panels: Iterable[Axes], *, legend: bool = True) -> Canvas:

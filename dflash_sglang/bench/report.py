@@ -64,11 +64,11 @@ def make_folder(folder: Path) -> None:
 def write_report(run: Run, folder: Path) -> list[Path]:
     """Write run.json, figures.json, report.md, report.html and the pictures; returns the files."""
     make_folder(folder)
-    pictures = charts.draw_all(run, folder)
     files = {
         name: folder / name for name in ("run.json", "figures.json", "report.md", "report.html")
     }
-    write_run(run, files["run.json"])
+    write_run(run, files["run.json"])  # first: whatever fails below, nothing measured is lost
+    pictures = charts.draw_all(run, folder)
     encoded = msgspec.json.encode(list(figures.entries(run)))
     files["figures.json"].write_bytes(msgspec.json.format(encoded) + b"\n")
     files["report.md"].write_text(as_markdown(run), encoding="utf-8")
