@@ -30,6 +30,7 @@ RELIANCES: tuple[Reliance, ...] = (
     Reliance(
         f"{_SPEC}.spec_info.SpeculativeAlgorithm.register", ("supports_overlap", "spec_class")
     ),
+    Reliance(f"{_SPEC}.spec_info.SpeculativeAlgorithm.from_string"),
     Reliance(f"{_SPEC}.spec_registry.CustomSpecAlgo"),
     Reliance(f"{_SPEC}.base_spec_worker.BaseSpecWorker"),
     Reliance(
@@ -78,6 +79,7 @@ RELIANCES: tuple[Reliance, ...] = (
     Reliance("sglang.srt.mem_cache.kv_index_translator.KVIndexTranslator.plan", ("write_virtual",)),
     Reliance("sglang.srt.mem_cache.memory_pool.KVWriteLoc", ("loc", "physical")),
     Reliance("sglang.srt.plugins.hook_registry.HookRegistry.register", ("target", "hook_type")),
+    Reliance("sglang.srt.runtime_context.get_observability"),
     Reliance("sglang.srt.server_args.ServerArgs.add_cli_args", ("parser",)),
     Reliance("sglang.srt.server_args.ServerArgs.from_cli_args"),
 )
