@@ -59,3 +59,10 @@ def parse_limits(custom_params: Mapping[str, Any] | None) -> RequestLimits:
             f'custom_params["{KEY}"]: {error}. Expected for example '
             '{"max_depth": 4, "nodes": 16, "speculate": true}.'
         ) from error
+
+
+def without_limits(custom_params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A request's custom parameters as they would be had it set no limits."""
+    if custom_params is None:
+        return None
+    return {name: value for name, value in custom_params.items() if name != KEY}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dflash_sglang.request_limits import LimitsError, parse_limits
+from dflash_sglang.request_limits import LimitsError, parse_limits, without_limits
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -47,7 +47,8 @@ def disarm(req: Req) -> None:
         setattr(req, name, False)
     req.sampling_params.min_p = 0.0
     req.sampling_params.min_new_tokens = 0
-    req.sampling_params.custom_params = None
+    # Its other parameters belong to its custom logit processor, which runs until then.
+    req.sampling_params.custom_params = without_limits(req.sampling_params.custom_params)
 
 
 def refusal(req: Req, seeded: bool) -> str | None:

@@ -70,3 +70,12 @@ def test_nothing_of_a_refused_request_reaches_the_batch_that_answers_it(asked):
     assert refusal(refused, seeded=True) is not None
     disarm(refused)
     assert refusal(refused, seeded=True) is None
+
+
+def test_a_refused_request_keeps_what_its_custom_processor_reads():
+    """The processor runs on that token, too, and would end the server without its parameters."""
+    refused = request(custom_params={"dflash2": {"depth": 1}, "token_ids": [2, 3]})
+    assert "unknown field `depth`" in refusal(refused, seeded=False)
+    disarm(refused)
+    assert refusal(refused, seeded=False) is None
+    assert refused.sampling_params.custom_params == {"token_ids": [2, 3]}
