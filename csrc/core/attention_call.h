@@ -86,10 +86,11 @@ struct RowStates {
 struct TileScratch {
   std::vector<int32_t> begins, ends;        // [lanes] logical positions that each row sees
   std::vector<std::vector<int>> ancestors;  // kTree: block tokens that each token sees, in order
-  Floats queries;                           // [head_dim, lanes], scaled
-  Floats keys, values;                      // [keys, width] of one block of 64 positions
+  Floats queries;                           // [lanes of channels, lanes]
+  Floats keys;                              // [keys, lanes of channels], 64 positions
+  Floats values;                            // [lanes of keys, width] of the same
   Floats scores;                            // [keys, lanes] of the same, later their weights
-  Floats block_keys, block_values, block_scores;  // kTree: of the request's own block
+  Floats block_keys, block_scores;          // kTree: of the request's own block
 };
 
 }  // namespace dflash2

@@ -5,12 +5,14 @@
 // transposed but the queries, once a tile. Sums stay in registers; what is loaded of a key serves
 // every row, what is loaded of a row several keys.
 //
-// One element's order of additions is fixed (channels, or keys, in ascending order; one fused
-// multiply-add each). How many rows are computed together only decides which registers hold sums.
+// One element's order of additions is fixed (lanes of channels, or of keys, in ascending order; one
+// multiply-add of the packing each). How many rows are computed together only decides which
+// registers hold sums. Widths, depths and counts are in lanes here.
 #pragma once
 
 #include <type_traits>
 
+#include "attention_packing.h"
 #include "simd.h"
 
 namespace dflash2 {
@@ -18,46 +20,47 @@ namespace dflash2 {
 // Keys that one register block takes; blocks of keys are padded to a multiple of it.
 constexpr int kKeyStep = 8;
 
-// scores[key][row] = keys[key] . queries[..][row] for kKeys keys and kVecs times 16 rows.
-template <int kVecs, int kKeys>
+// scores[key][row] = scale * keys[key] . queries[..][row] for kKeys keys and kVecs times 16 rows.
+template <typename P, int kVecs, int kKeys>
 inline void score_block(const float* queries, const float* keys, int width, int depth, int lanes,
-                        float* scores) {
+                        float scale, float* scores) {
   Vec sums[kKeys][kVecs] = {};
   for (int d = 0; d < depth; ++d) {
     Vec query[kVecs];
     for (int v = 0; v < kVecs; ++v) query[v] = load(queries + d * lanes + v * kLanes);
     for (int j = 0; j < kKeys; ++j) {
-      const float key = keys[j * width + d];
-      for (int v = 0; v < kVecs; ++v) sums[j][v] += key * query[v];
+      const float* key = keys + j * width + d;
+      for (int v = 0; v < kVecs; ++v) sums[j][v] = P::multiply_add(sums[j][v], query[v], key);
     }
   }
   for (int j = 0; j < kKeys; ++j) {
-    for (int v = 0; v < kVecs; ++v) store(scores + j * lanes + v * kLanes, sums[j][v]);
+    for (int v = 0; v < kVecs; ++v) store(scores + j * lanes + v * kLanes, sums[j][v] * scale);
   }
 }
 
 // The same for kKeyStep keys and all lanes.
+template <typename P>
 inline void score_keys(const float* queries, const float* keys, int width, int depth, int lanes,
-                       float* scores) {
+                       float scale, float* scores) {
   int lane = 0;
 #if defined(__AVX512F__)
   for (; lane + 4 * kLanes <= lanes; lane += 4 * kLanes) {
     for (int j = 0; j < kKeyStep; j += 4) {
-      score_block<4, 4>(queries + lane, keys + j * width, width, depth, lanes,
-                        scores + j * lanes + lane);
+      score_block<P, 4, 4>(queries + lane, keys + j * width, width, depth, lanes, scale,
+                           scores + j * lanes + lane);
     }
   }
   for (; lane + 2 * kLanes <= lanes; lane += 2 * kLanes) {
-    score_block<2, 8>(queries + lane, keys, width, depth, lanes, scores + lane);
+    score_block<P, 2, 8>(queries + lane, keys, width, depth, lanes, scale, scores + lane);
   }
   for (; lane < lanes; lane += kLanes) {
-    score_block<1, 8>(queries + lane, keys, width, depth, lanes, scores + lane);
+    score_block<P, 1, 8>(queries + lane, keys, width, depth, lanes, scale, scores + lane);
   }
 #else
   for (; lane < lanes; lane += kLanes) {
     for (int j = 0; j < kKeyStep; j += 4) {
-      score_block<1, 4>(queries + lane, keys + j * width, width, depth, lanes,
-                        scores + j * lanes + lane);
+      score_block<P, 1, 4>(queries + lane, keys + j * width, width, depth, lanes, scale,
+                           scores + j * lanes + lane);
     }
   }
 #endif
@@ -65,7 +68,7 @@ inline void score_keys(const float* queries, const float* keys, int width, int d
 
 // out[row] += sum over keys of weights[key][row] * values[key], for kRows rows and kVecs times 16
 // channels.
-template <int kRows, int kVecs>
+template <typename P, int kRows, int kVecs>
 inline void weigh_block(const float* weights, int lanes, const float* values, int width, int count,
                         float* out) {
   Vec sums[kRows][kVecs];
@@ -76,8 +79,8 @@ inline void weigh_block(const float* weights, int lanes, const float* values, in
     Vec value[kVecs];
     for (int v = 0; v < kVecs; ++v) value[v] = load(values + key * width + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
-      const float weight = weights[key * lanes + r];
-      for (int v = 0; v < kVecs; ++v) sums[r][v] += weight * value[v];
+      const float* weight = weights + key * lanes + r;
+      for (int v = 0; v < kVecs; ++v) sums[r][v] = P::multiply_add(sums[r][v], value[v], weight);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -87,6 +90,7 @@ inline void weigh_block(const float* weights, int lanes, const float* values, in
 
 // The same for all channels of `rows` rows, or one row more: lanes come in sixteens. A slice of the
 // values stays in the nearest cache while all rows pass.
+template <typename P>
 inline void weigh_values(const float* weights, int lanes, int rows, const float* values, int width,
                          int count, float* out) {
 #if defined(__AVX512F__)
@@ -99,10 +103,11 @@ inline void weigh_values(const float* weights, int lanes, int rows, const float*
     constexpr int kWide = decltype(vecs)::value;
     int r = 0;
     for (; r + kRows <= rows; r += kRows) {
-      weigh_block<kRows, kWide>(weights + r, lanes, values + d, width, count, out + r * width + d);
+      weigh_block<P, kRows, kWide>(weights + r, lanes, values + d, width, count,
+                                   out + r * width + d);
     }
     for (; r < rows; r += 2) {
-      weigh_block<2, kWide>(weights + r, lanes, values + d, width, count, out + r * width + d);
+      weigh_block<P, 2, kWide>(weights + r, lanes, values + d, width, count, out + r * width + d);
     }
     d += kWide * kLanes;
   };

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention_call.h"
+#include "attention_packing.h"
 #include "attention_products.h"
 #include "simd.h"
 
@@ -42,7 +43,8 @@ class AttentionTile {
         tokens_(tokens),
         rows_(tokens * group_),
         lanes_(round_up(rows_, kLanes)),
-        k_width_(round_up(call.head_dim, kLanes)),
+        depth_(lanes_for(call.head_dim)),
+        k_width_(round_up(depth_, kLanes)),
         v_width_(round_up(call.v_dim, kLanes)),
         slots_(call.slot_table + call.table_rows[request] * call.table_stride) {
     pack_queries();
@@ -112,21 +114,34 @@ class AttentionTile {
   }
 
  private:
-  // queries[d][row], scaled.
+  using P = Packing<T>;
+
+  static int lanes_for(int numbers) { return (numbers + P::kPerLane - 1) / P::kPerLane; }
+
+  // Sixteen lanes of the channels behind `from`, `width` of which are left.
+  static Vec load_channels(const T* from, int width) {
+    constexpr int kWhole = kLanes * P::kPerLane;
+    if (width >= kWhole) return P::load_channels(from);
+    T padded[kWhole] = {};
+    std::memcpy(padded, from, width * sizeof(T));
+    return P::load_channels(padded);
+  }
+
+  // queries[d][row], d counting lanes.
   void pack_queries() {
     scratch_.queries.grow(size_t(k_width_) * lanes_);
     float* out = scratch_.queries.data();
     for (int first = 0; first < lanes_; first += kLanes) {
       const int present = std::min(kLanes, rows_ - first);
       for (int d = 0; d < k_width_; d += kLanes) {
-        const int count = std::min(kLanes, call_.head_dim - d);
+        const int channel = d * P::kPerLane;
         Vec tile[kLanes] = {};
         for (int i = 0; i < present; ++i) {
           const int r = first + i;
           const int64_t token = call_.q_starts[request_] + first_token_ + r / group_;
           const T* q = call_.q + token * call_.q_stride +
-                       (kv_head_ * group_ + r % group_) * call_.q_head_stride + d;
-          tile[i] = (count == kLanes ? load(q) : load_partial(q, count)) * call_.scale;
+                       (kv_head_ * group_ + r % group_) * call_.q_head_stride + channel;
+          tile[i] = load_channels(q, call_.head_dim - channel);
         }
         transpose(tile);
         for (int i = 0; i < kLanes; ++i) store(out + (d + i) * lanes_ + first, tile[i]);
@@ -169,25 +184,26 @@ class AttentionTile {
   // One block of 64 logical positions for all rows.
   void step(int64_t base, const RowStates& state) {
     const bool tree = call_.mask_mode == MaskMode::kTree;
+    const bool forks = tree && base + kBlock > prefix_;  // rows have positions of their own
     const int64_t shared_end = tree ? prefix_ : call_.kv_lens[request_];
     const int shared =  // keys of this block that have the same position for every row
         int(std::max<int64_t>(0, std::min<int64_t>({kBlock, shared_end - base, end_ - base})));
+    // Their values in lanes; in front of a fork a lane that is not full goes with the rows' own.
+    const int shared_lanes = forks ? shared / P::kPerLane : lanes_for(shared);
     if (shared > 0) {
       // Before the tile's first visible position a sliding-window pool may hold no slot any more.
       const int absent = int(std::clamp<int64_t>(begin_ - base, 0, shared));
-      unpack(call_.k_cache, call_.k_stride, call_.k_head_stride, call_.head_dim, base, absent,
-             shared, scratch_.keys);
-      unpack(call_.v_cache, call_.v_stride, call_.v_head_stride, call_.v_dim, base, absent, shared,
-             scratch_.values);
+      unpack_keys(base, absent, shared, scratch_.keys);
+      unpack_values(base, absent, shared, shared_lanes);
       score(scratch_.keys, shared, scratch_.scores, base + kBlock, std::min(shared_end, end_));
     }
-    if (tree && base + kBlock > prefix_) gather_ancestor_scores(base, shared);
+    if (forks) gather_ancestor_scores(base, shared);
     soften(base, state);
-    if (shared > 0) {
-      weigh_values(scratch_.scores.data(), lanes_, rows_, scratch_.values.data(), v_width_, shared,
-                   state.values);
+    if (shared_lanes > 0) {
+      weigh_values<P>(scratch_.scores.data(), lanes_, rows_, scratch_.values.data(), v_width_,
+                      shared_lanes, state.values);
     }
-    if (tree && base + kBlock > prefix_) accumulate_ancestors(base, state);
+    if (forks) accumulate_ancestors(base, shared_lanes * P::kPerLane, state);
   }
 
   int64_t slot(int64_t key) const {
@@ -200,29 +216,61 @@ class AttentionTile {
   __attribute__((always_inline)) void prefetch(int64_t first, int64_t limit) const {
     constexpr int kLine = 64 / sizeof(T);
     for (int64_t key = first; key < limit; ++key) {
-      const int64_t place = slot(key);
-      const T* k = call_.k_cache + place * call_.k_stride + kv_head_ * call_.k_head_stride;
-      const T* v = call_.v_cache + place * call_.v_stride + kv_head_ * call_.v_head_stride;
+      const T* k = key_row(key);
+      const T* v = value_row(key);
       for (int d = 0; d < call_.head_dim; d += kLine) __builtin_prefetch(k + d, 0, 2);
       for (int d = 0; d < call_.v_dim; d += kLine) __builtin_prefetch(v + d, 0, 2);
     }
   }
 
-  // Keys or values of `count` positions as floats, [key][width rounded up]. Rows before `absent`
-  // are zero.
-  void unpack(const T* cache, int64_t stride, int64_t head_stride, int width, int64_t first,
-              int absent, int count, Floats& into) const {
-    const int padded = round_up(width, kLanes);
-    into.grow(size_t(round_up(count, kKeyStep)) * padded);
-    std::fill_n(into.data(), size_t(absent) * padded, 0.0f);
+  const T* key_row(int64_t position) const {
+    return call_.k_cache + slot(position) * call_.k_stride + kv_head_ * call_.k_head_stride;
+  }
+  const T* value_row(int64_t position) const {
+    return call_.v_cache + slot(position) * call_.v_stride + kv_head_ * call_.v_head_stride;
+  }
+
+  // Keys of `count` positions, [key][width in lanes, rounded up]. Rows before `absent` are zero.
+  void unpack_keys(int64_t first, int absent, int count, Floats& into) const {
+    into.grow(size_t(round_up(count, kKeyStep)) * k_width_);
+    std::fill_n(into.data(), size_t(absent) * k_width_, 0.0f);
     for (int i = absent; i < count; ++i) {
-      const T* from = cache + slot(first + i) * stride + kv_head_ * head_stride;
-      float* out = into.data() + size_t(i) * padded;
-      for (int d = 0; d < width; d += kLanes) {
-        const int present = std::min(kLanes, width - d);
-        store(out + d, present == kLanes ? load(from + d) : load_partial(from + d, present));
+      const T* from = key_row(first + i);
+      float* out = into.data() + size_t(i) * k_width_;
+      for (int d = 0; d < k_width_; d += kLanes) {
+        const int channel = d * P::kPerLane;
+        store(out + d, load_channels(from + channel, call_.head_dim - channel));
       }
     }
+  }
+
+  // Values of `count` positions, [lane of positions][width rounded up].
+  void unpack_values(int64_t first, int absent, int count, int lanes) {
+    scratch_.values.grow(size_t(lanes) * v_width_);
+    for (int lane = 0; lane < lanes; ++lane) {
+      const T* rows[P::kPerLane] = {};
+      for (int i = 0; i < P::kPerLane; ++i) {
+        const int key = lane * P::kPerLane + i;
+        if (absent <= key && key < count) rows[i] = value_row(first + key);
+      }
+      float* out = scratch_.values.data() + size_t(lane) * v_width_;
+      for (int d = 0; d < v_width_; d += kLanes) store(out + d, load_values(rows, d));
+    }
+  }
+
+  // Sixteen channels of the positions of a lane; a position without a row counts as zeros.
+  Vec load_values(const T* const (&rows)[P::kPerLane], int d) const {
+    const int left = std::min(kLanes, call_.v_dim - d);
+    const T* from[P::kPerLane];
+    T padded[P::kPerLane][kLanes];
+    for (int i = 0; i < P::kPerLane; ++i) {
+      from[i] = rows[i] + d;
+      if (rows[i] != nullptr && left == kLanes) continue;
+      std::memset(padded[i], 0, sizeof(padded[i]));
+      if (rows[i] != nullptr) std::memcpy(padded[i], rows[i] + d, left * sizeof(T));
+      from[i] = padded[i];
+    }
+    return P::load_positions(from);
   }
 
   // Scores of `count` keys; meanwhile the keys and values of the positions from `next` to `limit`
@@ -231,18 +279,15 @@ class AttentionTile {
     scores.grow(size_t(std::max(kBlock, round_up(count, kKeyStep))) * lanes_);
     for (int key = 0; key < count; key += kKeyStep) {
       prefetch(next + key, std::min(limit, next + key + kKeyStep));
-      score_keys(scratch_.queries.data(), keys.data() + key * k_width_, k_width_, call_.head_dim,
-                 lanes_, scores.data() + key * lanes_);
+      score_keys<P>(scratch_.queries.data(), keys.data() + key * k_width_, k_width_, depth_, lanes_,
+                    call_.scale, scores.data() + key * lanes_);
     }
   }
 
   // Tree: the block tokens' keys are scored once, then every row's ancestors are put in order.
   void gather_ancestor_scores(int64_t base, int shared) {
     if (!block_ready_) {
-      unpack(call_.k_cache, call_.k_stride, call_.k_head_stride, call_.head_dim, prefix_, 0, q_len_,
-             scratch_.block_keys);
-      unpack(call_.v_cache, call_.v_stride, call_.v_head_stride, call_.v_dim, prefix_, 0, q_len_,
-             scratch_.block_values);
+      unpack_keys(prefix_, 0, q_len_, scratch_.block_keys);
       score(scratch_.block_keys, q_len_, scratch_.block_scores, 0, 0);
       block_ready_ = true;
     }
@@ -257,7 +302,7 @@ class AttentionTile {
     }
   }
 
-  // Scores -> weights, with the running maximum and sums brought up to date.
+  // Scores -> weights, packed, with the running maximum and sums brought up to date.
   void soften(int64_t base, const RowStates& state) {
     const bool open = open_begin_ <= base && base + kBlock <= open_end_;  // every row sees all
     for (int first = 0; first < rows_; first += kLanes) {
@@ -273,10 +318,14 @@ class AttentionTile {
       const Vec now = max(before, max(max(tops[0], tops[1]), max(tops[2], tops[3])));
       const Vec shift = finite(now);
       Vec sums = load(state.sums + first) * rescale(first, exp(before - shift), state);
-      for (int key = 0; key < kBlock; ++key) {
-        const Vec weight = exp(load(scores + key * lanes_) - shift);
-        store(scores + key * lanes_, weight);
-        sums = sums + weight;
+      for (int key = 0; key < kBlock; key += P::kPerLane) {
+        Vec weights[P::kPerLane];
+        for (int i = 0; i < P::kPerLane; ++i) {
+          weights[i] = exp(load(scores + (key + i) * lanes_) - shift);
+        }
+        const Vec packed = P::pack(weights);
+        sums = P::multiply_add(sums, packed, &P::kOnes);
+        store(scores + key / P::kPerLane * lanes_, packed);
       }
       store(state.maximum + first, now);
       store(state.sums + first, sums);
@@ -314,18 +363,22 @@ class AttentionTile {
     return factors;
   }
 
-  void accumulate_ancestors(int64_t base, const RowStates& state) {
+  // Adds the values of a row's own positions, from `first` of the block on.
+  void accumulate_ancestors(int64_t base, int first, const RowStates& state) {
     for (int r = 0; r < rows_; ++r) {
       const std::vector<int>& path = scratch_.ancestors[r / group_];
       const int64_t last = std::min<int64_t>(base + kBlock, scratch_.ends[r]);
       float* out = state.values + size_t(r) * v_width_;
-      for (int64_t position = std::max(base, prefix_); position < last; ++position) {
-        const float weight = scratch_.scores.data()[(position - base) * lanes_ + r];
-        const float* v = scratch_.block_values.data() + path[position - prefix_] * v_width_;
+      for (int64_t lane = base + first; lane < last; lane += P::kPerLane) {
+        const T* rows[P::kPerLane] = {};
+        for (int i = 0; i < P::kPerLane; ++i) {
+          const int64_t position = lane + i;
+          if (position < begin_ || position >= last) continue;
+          rows[i] = value_row(position < prefix_ ? position : prefix_ + path[position - prefix_]);
+        }
+        const float* weight = scratch_.scores.data() + (lane - base) / P::kPerLane * lanes_ + r;
         for (int d = 0; d < v_width_; d += kLanes) {
-          Vec sum = load(out + d);
-          sum += weight * load(v + d);
-          store(out + d, sum);
+          store(out + d, P::multiply_add(load(out + d), load_values(rows, d), weight));
         }
       }
     }
@@ -335,7 +388,8 @@ class AttentionTile {
   TileScratch& scratch_;
   const int request_, kv_head_, group_, q_len_;
   const int64_t prefix_;
-  const int first_token_, tokens_, rows_, lanes_, k_width_, v_width_;
+  const int first_token_, tokens_, rows_, lanes_;
+  const int depth_, k_width_, v_width_;  // lanes of a key; rounded up; those of an output row
   const int32_t* slots_;
 
   int64_t begin_ = 0, end_ = 0;            // logical positions that any row of the tile sees

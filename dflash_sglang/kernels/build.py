@@ -71,7 +71,8 @@ def source_directory() -> Path:
 
 
 def target_flags(cpu_flags: set[str] | None = None) -> tuple[str, ...]:
-    """Instruction-set flags for this machine: AVX-512, AVX2 with FMA, or the plain target.
+    """Instruction-set flags for this machine: AVX-512 (and its products of bfloat16),
+    AVX2 with FMA, or the plain target.
 
     Args:
         cpu_flags: feature names as in ``/proc/cpuinfo``; read from there by default.
@@ -80,7 +81,8 @@ def target_flags(cpu_flags: set[str] | None = None) -> tuple[str, ...]:
         return ()
     flags = _cpu_flags() if cpu_flags is None else cpu_flags
     if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
-        return ("-march=x86-64-v4",)
+        pairs = ("-mavx512bf16",) if "avx512_bf16" in flags else ()
+        return ("-march=x86-64-v4", *pairs)
     if {"avx2", "fma", "f16c", "bmi2"} <= flags:
         return ("-march=x86-64-v3",)
     return ()

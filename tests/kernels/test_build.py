@@ -23,10 +23,14 @@ def sources(monkeypatch, tmp_path):
     return source
 
 
+AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2"}
+
+
 @pytest.mark.parametrize(
     ("features", "expected"),
     [
-        ({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2"}, ("-march=x86-64-v4",)),
+        (AVX512, ("-march=x86-64-v4",)),
+        ({*AVX512, "avx512_bf16"}, ("-march=x86-64-v4", "-mavx512bf16")),
         ({"avx512f", "avx2", "fma", "f16c", "bmi2"}, ("-march=x86-64-v3",)),
         ({"avx2"}, ()),
         (set(), ()),

@@ -14,8 +14,9 @@ needs_kernels = pytest.mark.skipif(
     library.load() != "compiled", reason="the references trust their caller"
 )
 
-# One rounding of the result: half a unit in the last place of the storage type.
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+# Shares of the attended values' magnitude. float16 is rounded once, at the end; where the processor
+# multiplies bfloat16 its weights are rounded too, above and below the fraction bar.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3 * 2**-9, torch.float16: 2**-11}
 SHAPES = [
     Shape(4, 2, 64, 64),
     Shape(8, 8, 16, 16),
@@ -52,7 +53,9 @@ def test_kernel_equals_reference(data, mode):
     problem = data.draw(_problems(tree=mode is MaskMode.TREE))
     options = _options(data.draw, problem.q.shape[1])
     actual, expected = run(problem, mode, **options), run_reference(problem, mode, **options)
-    torch.testing.assert_close(actual.float(), expected, rtol=TOLERANCE[actual.dtype], atol=1e-5)
+    magnitude = run_reference(problem._replace(v_cache=problem.v_cache.abs()), mode, **options)
+    excess = (actual.float() - expected).abs() - TOLERANCE[actual.dtype] * magnitude
+    assert excess.max() <= 1e-5
 
 
 def _alone(problem: Problem, token: int, request: int, keys: torch.Tensor) -> Problem:
