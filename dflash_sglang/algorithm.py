@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from dflash_sglang.config import DFlash2Config
-from dflash_sglang.host.patches import ATTENTION_BACKEND
+from dflash_sglang.host import ATTENTION_BACKEND
 from dflash_sglang.options import (
     DFlash2Options,
     OptionsError,

@@ -90,7 +90,7 @@ class AcceptModel:
     def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
         """The chance that each node's path is accepted, [bs, N]; the root's is 1."""
         self._welcome(kinds)
-        shared = self._shared_chances(kinds, nodes)
+        shared = self._shared_chances(self._places(kinds, nodes), nodes.values)
         chances = np.minimum(shared * self._factors(kinds.rows)[:, None], 1.0)
         chances[:, 0] = 1.0
         return chances
@@ -109,10 +109,10 @@ class AcceptModel:
         n = accepted.shape[1]
         seen = DraftedNodes(nodes.depths[:, 1:n], nodes.values[:, 1:n])
         hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
-        expected = self._shared_chances(kinds, seen).sum(axis=1)  # [bs]
+        place = self._places(kinds, seen)
+        expected = self._shared_chances(place, seen.values).sum(axis=1)  # [bs]
         got = hits.sum(axis=1)
 
-        place = self._places(kinds, seen)
         self._promised *= _SHARED_MEMORY
         self._accepted *= _SHARED_MEMORY
         np.add.at(self._promised, place, seen.values)
@@ -160,10 +160,9 @@ class AcceptModel:
             self._centres[rows],
         )
 
-    def _shared_chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
-        place = self._places(kinds, nodes)
+    def _shared_chances(self, place: tuple[Ints, Ints, Ints], values: Floats) -> Floats:
         ratios = _ratio(self._accepted[place], self._promised[place], _SHARED_PRIOR, 1.0)
-        return np.minimum(nodes.values * ratios, 1.0)
+        return np.minimum(values * ratios, 1.0)
 
     def _places(self, kinds: Kinds, nodes: DraftedNodes) -> tuple[Ints, Ints, Ints]:
         bins = np.searchsorted(_VALUE_EDGES, nodes.values)

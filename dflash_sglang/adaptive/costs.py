@@ -53,7 +53,6 @@ class CostModel:
 
     def __init__(self, widths: Sequence[int], coefficients: np.ndarray) -> None:
         self._widths = list(widths)
-        self._coefficients = coefficients
         shape = (len(_BATCH_SIZES), len(widths))
         self._ratios = np.zeros(shape)  # mean logarithm of measured by fitted
         self._weights = np.zeros(shape)  # measurements, forgotten ones left out
@@ -90,9 +89,8 @@ class CostModel:
         coefficients, _ = nnls(features / times[:, None], np.ones(len(rows)))
         model = cls(widths, coefficients)
         for row in rows:
-            ratio = math.log(row.milliseconds / model._fitted(row.step))
-            column = model._widths.index(row.step.nodes)
-            model._take_in(_place(row.step.requests), column, ratio, _FIRST_TRUST)
+            place = model._place_of(row.step)
+            model._take_in(*place, model._ratio(row, place[1]), _FIRST_TRUST)
         return model
 
     @classmethod
@@ -102,9 +100,7 @@ class CostModel:
 
     def milliseconds(self, requests: int, context: int) -> np.ndarray:
         """Expected times at every width, [W]."""
-        kilotokens = context / 1024
-        fitted = self._fixed + requests * self._a_request + kilotokens * self._a_kilotoken  # [W]
-        return np.maximum(fitted, _LEAST) * np.exp(self._corrections(_place(requests)))
+        return self._fitted(requests, context) * np.exp(self._corrections(_place(requests)))
 
     def counts(self, requests: int) -> np.ndarray:
         """How often steps of about so many requests were measured at every width, [W]."""
@@ -115,8 +111,8 @@ class CostModel:
         step, milliseconds = measured
         if not milliseconds > 0:
             return
-        row, column = _place(step.requests), self._widths.index(step.nodes)
-        ratio = math.log(milliseconds / self._fitted(step))
+        row, column = self._place_of(step)
+        ratio = self._ratio(measured, column)
         if self._counts[row, column] >= _KNOWN:
             expected = self._corrections(row)[column]
             if ratio > expected + math.log(_OUTLIER):
@@ -131,8 +127,19 @@ class CostModel:
         self._corrected = None
         self._ratios[row, column] += trust * (ratio - self._ratios[row, column]) / weight
 
-    def _fitted(self, step: Step) -> float:
-        return max(_LEAST, float(_features(step) @ self._coefficients))
+    def _fitted(self, requests: int, context: int) -> np.ndarray:
+        """Times by the fit alone at every width, [W]."""
+        kilotokens = context / 1024
+        times = self._fixed + requests * self._a_request + kilotokens * self._a_kilotoken
+        return np.maximum(times, _LEAST)
+
+    def _ratio(self, measured: Measured, column: int) -> float:
+        """Logarithm of a step's time by its fit."""
+        step, milliseconds = measured
+        return math.log(milliseconds / self._fitted(step.requests, step.context)[column])
+
+    def _place_of(self, step: Step) -> tuple[int, int]:
+        return _place(step.requests), self._widths.index(step.nodes)
 
     def _corrections(self, row: int) -> np.ndarray:
         """Mean of the measured places' ratios, near places first, at every width: [W]."""

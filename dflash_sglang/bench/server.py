@@ -17,6 +17,8 @@ from types import TracebackType
 
 import httpx
 
+from dflash_sglang.host import ATTENTION_BACKEND
+
 HOST = "127.0.0.1"
 _LOG_TAIL = 15
 
@@ -184,7 +186,7 @@ def cpu_arguments(max_total_tokens: int = 20_000) -> list[str]:
     """Arguments for a small server on the CPU: bounded KV, and no busy waiting between requests."""
     return [
         *("--device", "cpu"),
-        *("--attention-backend", "dflash2_cpu"),
+        *("--attention-backend", ATTENTION_BACKEND),
         *("--max-total-tokens", str(max_total_tokens)),
         "--sleep-on-idle",
     ]

@@ -7,7 +7,6 @@ the correction by real steps.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
@@ -20,6 +19,7 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from sglang.srt.model_executor.forward_batch_info import (
     CaptureHiddenMode,
@@ -33,6 +33,7 @@ from dflash_sglang.engine.compat import TESTED_VERSION
 from dflash_sglang.engine.drafting import BlockDrafter
 from dflash_sglang.engine.window import StepWindow
 from dflash_sglang.kernels.build import cache_directory
+from dflash_sglang.options import DFlash2Options
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.model_runner import ModelRunner
@@ -55,25 +56,40 @@ class Stage:
     slots_per_step: int
 
 
-def rehearse(stage: Stage, most_nodes: int) -> list[Measured]:
-    """Times of a few kinds of steps, the fastest of some turns each."""
-    rows = stage.target.req_to_token_pool.req_to_token.shape[0]
+def rehearsed_steps(rows: int, most_nodes: int) -> list[Step]:
+    """The kinds of steps that a rehearsal times.
+
+    Args:
+        rows: requests that the server can hold at once.
+        most_nodes: the ceiling of a step's nodes.
+    """
+    return [
+        Step(bs, nodes, bs * _CONTEXT)
+        for bs, widths in _REHEARSED
+        if bs <= rows
+        for nodes in widths
+        if nodes <= most_nodes
+    ]
+
+
+def rehearse(stage: Stage, steps: list[Step]) -> list[Measured]:
+    """Times of steps, the fastest of some turns each."""
+    draft: dict[int, float] = {}  # by requests
     measured = []
-    for bs, widths in _REHEARSED:
-        if bs > rows:
-            break
-        draft = _fastest(partial(_draft, stage, bs))
-        for nodes in widths:
-            if nodes > most_nodes:
-                break
-            verify = _fastest(partial(_verify, stage, bs, nodes))
-            took = verify if nodes == 1 else draft + verify
-            measured.append(Measured(Step(bs, nodes, bs * _CONTEXT), took))
+    for step in steps:
+        bs, nodes, _ = step
+        if bs not in draft:
+            draft[bs] = _fastest(partial(_draft, stage, bs))
+        verify = _fastest(partial(_verify, stage, bs, nodes))
+        measured.append(Measured(step, verify if nodes == 1 else draft[bs] + verify))
     return measured
 
 
-def rehearsal_file(server_args: ServerArgs) -> Path:
-    """Where the times of this server's steps are kept: by machine, checkpoints and versions."""
+def rehearsal_file(server_args: ServerArgs, options: DFlash2Options) -> Path:
+    """Where the times of this server's steps are kept.
+
+    By what decides them: machine, checkpoints, versions and the speculation window.
+    """
     decisive = [
         platform.node(),
         platform.processor() or platform.machine(),
@@ -85,25 +101,36 @@ def rehearsal_file(server_args: ServerArgs) -> Path:
         server_args.speculative_draft_model_path,
         server_args.dtype,
         server_args.tp_size,
+        options.num_nodes,
+        options.max_depth,
+        options.slots_per_step,
     ]
     key = blake2b(repr(decisive).encode(), digest_size=12).hexdigest()
     return cache_directory() / f"steps-{key}.json"
 
 
-def remembered(file: Path, play: Callable[[], list[Measured]]) -> list[Measured]:
-    """What a rehearsal found, read from ``file`` or played and written there."""
+def remembered(file: Path, steps: list[Step], play: Callable[[], list[Measured]]) -> list[Measured]:
+    """What a rehearsal of these steps found, read from ``file`` or played and written there."""
+    kept = _read(file)
+    if [row.step for row in kept] == steps:
+        return kept
+    started = perf_counter()
+    measured = play()
+    logger.info("dflash2: steps were rehearsed in %.1f s", perf_counter() - started)
+    # Whole or not at all, for servers that start at once.
+    draft = file.with_suffix(f".{os.getpid()}")
+    draft.write_bytes(msgspec.json.encode(measured))
+    draft.replace(file)
+    return measured
+
+
+def _read(file: Path) -> list[Measured]:
+    """The measurements in a file; none where it is missing or holds anything else."""
     try:
-        rows = json.loads(file.read_text())
-        return [Measured(Step(*step), milliseconds) for step, milliseconds in rows]
-    except (OSError, ValueError, TypeError):
-        started = perf_counter()
-        measured = play()
-        logger.info("dflash2: steps were rehearsed in %.1f s", perf_counter() - started)
-        # Whole or not at all, for servers that start at once.
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(measured))
-        draft.replace(file)
-        return measured
+        kept = msgspec.json.decode(file.read_bytes(), type=list[Measured])
+    except (OSError, msgspec.DecodeError):
+        return []
+    return kept if all(row.milliseconds > 0 for row in kept) else []
 
 
 def _fastest(play: Callable[[], None]) -> float:

@@ -27,7 +27,13 @@ from dflash_sglang.engine.first_tokens import draw_as_alone
 from dflash_sglang.engine.limits import LimitTable
 from dflash_sglang.engine.noise import StepNoise, step_noise
 from dflash_sglang.engine.placement import replicated_drafter
-from dflash_sglang.engine.rehearsal import Stage, rehearsal_file, rehearse, remembered
+from dflash_sglang.engine.rehearsal import (
+    Stage,
+    rehearsal_file,
+    rehearse,
+    rehearsed_steps,
+    remembered,
+)
 from dflash_sglang.engine.state import DraftState, carry
 from dflash_sglang.engine.targets import check_target
 from dflash_sglang.engine.verifying import TreeVerifier
@@ -62,7 +68,7 @@ class DFlash2Worker(BaseSpecWorker):
         self._runner = target_worker.model_runner
         self._options = options_of(server_args)
         self._algorithm = SpeculativeAlgorithm.from_string(server_args.speculative_algorithm)
-        self._rehearsals = rehearsal_file(server_args)
+        self._rehearsals = rehearsal_file(server_args, self._options)
         self._tp_sync = SpecTpSync(get_dp_tp_group())
         self.draft_parallel_layout = replicated_drafter()
 
@@ -111,8 +117,10 @@ class DFlash2Worker(BaseSpecWorker):
     @torch.inference_mode()
     def _rehearse(self) -> list[Measured]:
         stage = Stage(self._runner, self._drafter, self._algorithm, self._options.slots_per_step)
+        rows = self._runner.req_to_token_pool.req_to_token.shape[0]
+        steps = rehearsed_steps(rows, self._options.num_nodes)
         with draft_tp_context(self.draft_parallel_layout):
-            return remembered(self._rehearsals, lambda: rehearse(stage, self._options.num_nodes))
+            return remembered(self._rehearsals, steps, lambda: rehearse(stage, steps))
 
     # What the scheduler asks of a speculative worker ------------------------------------------
 

@@ -6,6 +6,9 @@ import os
 
 from dflash_sglang.host.bootstrap import CPU_ENGINE_VARIABLE
 
+ATTENTION_BACKEND = "dflash2_cpu"
+"""What SGLang's ``--attention-backend`` calls ours."""
+
 
 def register() -> None:
     """Prepare SGLang for its CPU engine; does nothing in a process that runs another device."""

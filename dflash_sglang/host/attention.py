@@ -15,6 +15,7 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
+from dflash_sglang.host import ATTENTION_BACKEND
 from dflash_sglang.kernels import library
 from dflash_sglang.kernels.attention import AttentionPlan, BlockMask, MaskMode, paged_attention
 
@@ -39,11 +40,12 @@ class CPUAttentionBackend(AttentionBackend):
     def __init__(self, model_runner: ModelRunner) -> None:
         super().__init__()
         if model_runner.model_config.is_encoder_decoder:
-            raise ValueError("Attention backend dflash2_cpu expects a decoder-only model.")
+            raise ValueError(f"Attention backend {ATTENTION_BACKEND} expects a decoder-only model.")
         if model_runner.use_mla_backend:
             raise ValueError(
-                "Attention backend dflash2_cpu has no latent attention (MLA): expected a model "
-                f"whose heads have keys and values, got {model_runner.model_config.model_path}."
+                f"Attention backend {ATTENTION_BACKEND} has no latent attention (MLA): expected a "
+                "model whose heads have keys and values, got "
+                f"{model_runner.model_config.model_path}."
             )
         library.serve("cpu")
         # Models look the pools up on the backend, under these names.

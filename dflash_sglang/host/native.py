@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-ATTENTION_BACKEND = "dflash2_cpu"
+from dflash_sglang.host import ATTENTION_BACKEND
 
 
 class _Platform:

@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dflash_sglang.host import layers, native
+from dflash_sglang.host import ATTENTION_BACKEND, layers, native
 from dflash_sglang.kernels import library
-
-ATTENTION_BACKEND = native.ATTENTION_BACKEND
 
 
 class Patch(NamedTuple):

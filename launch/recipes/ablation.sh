@@ -5,17 +5,13 @@
 #   bash launch/recipes/ablation.sh [FOLDER] [STEPS]   FOLDER: where launch/train_demo.sh worked
 here="$(dirname "${BASH_SOURCE[0]}")"
 source "$here/../setup.sh" train
+source "$here/needs.sh"
 work="${1:-demo-pair}"
 steps="${2:-600}"
 target="$work/target/final"
 step="step-$(printf %06d "$steps")"
 
-for needed in "$target/config.json" "$work/capture" "$work/held-out" "$work/held-out.jsonl"; do
-  [ -e "$needed" ] && continue
-  echo "Expected what launch/train_demo.sh makes in $work, but $needed is missing. Run it first:" >&2
-  echo "  bash launch/train_demo.sh $work" >&2
-  exit 1
-done
+need_demo_pair "$work"
 
 # name, then what sets it apart
 variants=(

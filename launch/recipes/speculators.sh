@@ -5,13 +5,11 @@
 #   bash launch/recipes/speculators.sh [FOLDER] [STEPS]   FOLDER: where launch/train_demo.sh worked
 here="$(dirname "${BASH_SOURCE[0]}")"
 source "$here/../setup.sh" train
+source "$here/needs.sh"
 work="${1:-demo-pair}"
 steps="${2:-600}"
 out="$work/speculators"
-if [ ! -e "$work/capture" ]; then
-  echo "Expected what launch/train_demo.sh makes in $work, but $work/capture is missing." >&2
-  exit 1
-fi
+need_demo_pair "$work"
 
 # Beside the environment, not in it: speculators pins torchaudio and torchvision, which it does not
 # use for text.

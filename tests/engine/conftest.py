@@ -7,7 +7,7 @@ import pytest
 
 from dflash_sglang.bench.server import Server, running
 from tests.engine.checkpoints import save_random_drafter, save_target
-from tests.engine.servers import SEEDED, Pair, Trio, plain_server, speculative_server
+from tests.engine.servers import CROWDED, SEEDED, Pair, Trio, plain_server, speculative_server
 from tests.engine.tokenizers import save_tokenizer
 
 SHARED = {"trio", "seeded", "crowded"}
@@ -63,12 +63,11 @@ def seeded(tiny_qwen3, tiny_drafter) -> Iterator[Pair]:
 
 @pytest.fixture(scope="session")
 def crowded(tiny_qwen3, tiny_drafter) -> Iterator[Server]:
-    """Little KV, short prefill chunks that share their batches with running requests."""
+    """Little KV for many requests, whose prompts are read in chunks beside running ones."""
     server = speculative_server(
         tiny_qwen3,
         tiny_drafter,
-        *("--speculative-eagle-topk", "12", *SEEDED),
-        *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
+        *CROWDED,
         *("--max-total-tokens", "1500", "--max-running-requests", "12"),
         "--enable-return-hidden-states",
     )

@@ -14,6 +14,11 @@ SEEDED = (
     *("--enable-deterministic-inference", "--enable-custom-logit-processor"),
     *("--tool-call-parser", "qwen25"),
 )
+# Short prefill chunks that share their batches with running requests, on such a server.
+CROWDED = (
+    *("--speculative-eagle-topk", "12", *SEEDED),
+    *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
+)
 _SERVED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_causal", "gpt_oss")
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from dflash_sglang.audit.run import audit_running
 from dflash_sglang.audit.scope import Level, Scope
 from tests.engine.fuzzing import HANG, Fuzzer, send
-from tests.engine.servers import SEEDED, Pair, plain_server, speculative_server
+from tests.engine.servers import CROWDED, Pair, plain_server, speculative_server
 from tests.engine.test_cases import assert_pool_is_whole
 
 pytestmark = pytest.mark.server
@@ -40,8 +40,7 @@ def pressed(seeded, tiny_qwen3, tiny_drafter) -> Iterator[Pair]:
     tree = speculative_server(
         tiny_qwen3,
         tiny_drafter,
-        *("--speculative-eagle-topk", "12", *SEEDED),
-        *("--chunked-prefill-size", "64", "--enable-mixed-chunk"),
+        *CROWDED,
         *("--max-total-tokens", "5000", "--max-running-requests", str(WIDTH)),
     )
     with tree:

@@ -26,7 +26,7 @@ import torch  # noqa: E402
 from sglang.benchmark import one_batch  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 
-BACKENDS = ("torch_native", "dflash2_cpu")
+BACKENDS = ("torch_native", host.ATTENTION_BACKEND)
 
 
 def load_runner(model: str, dtype: str, max_tokens: int) -> one_batch._TorchBenchRunner:
@@ -39,7 +39,7 @@ def load_runner(model: str, dtype: str, max_tokens: int) -> one_batch._TorchBenc
         model_path=model,
         device="cpu",
         dtype=dtype,
-        attention_backend="dflash2_cpu",
+        attention_backend=host.ATTENTION_BACKEND,
         max_total_tokens=max_tokens,
         disable_cuda_graph=True,
         log_level="error",
@@ -63,7 +63,10 @@ class Bench:
         self.clock = clock
         self.runner = runner.torch_runner
         ours = self.runner.attn_backend
-        self.backends = {"dflash2_cpu": ours, "torch_native": TorchNativeAttnBackend(self.runner)}
+        self.backends = {
+            host.ATTENTION_BACKEND: ours,
+            "torch_native": TorchNativeAttnBackend(self.runner),
+        }
 
     def use(self, name: str) -> None:
         from sglang.srt.model_executor import forward_context
@@ -91,7 +94,9 @@ class Bench:
 
 
 def report(label: str, times: dict[str, list[float]]) -> None:
-    ratio = median(n / o for n, o in zip(times["torch_native"], times["dflash2_cpu"], strict=True))
+    ratio = median(
+        n / o for n, o in zip(times["torch_native"], times[host.ATTENTION_BACKEND], strict=True)
+    )
     quartiles = {name: quantiles(values, n=4)[0] * 1e3 for name, values in times.items()}
     columns = "  ".join(f"{name} {value:8.2f} ms" for name, value in quartiles.items())
     print(f"{label:28s} {columns}  ratio {ratio:5.2f}", flush=True)
@@ -118,7 +123,7 @@ def main() -> None:
         report(f"prefill {length}", times)
     for context in arguments.contexts:
         for bs in (1, 4):
-            _, tokens, batch = bench.prefill("dflash2_cpu", context, bs)
+            _, tokens, batch = bench.prefill(host.ATTENTION_BACKEND, context, bs)
             times = {name: [] for name in BACKENDS}
             for step in range(arguments.steps):
                 for name in BACKENDS:

