@@ -9,6 +9,6 @@ export DFLASH2_CXX_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize=vpt
 export DFLASH2_TEST_SHARE=8
 # Python and PyTorch are not built with the sanitizers, so their runtime has to be there first, and
 # what Python leaves behind at exit is no leak of ours. A report ends the process: hence -s.
-ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
+exec env ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
     python -m pytest -q -s tests/kernels -p no:cacheprovider \
     --ignore=tests/kernels/test_build.py --ignore=tests/kernels/test_device.py
