@@ -29,6 +29,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """Sorts closed loops by their users, behind them arrivals by their rate."""
         return (self.concurrency or math.inf, self.rate or 0.0)
 
+    @property
+    def short(self) -> str:
+        """For the marks of a picture: users, or requests a second."""
+        return str(self.concurrency) if self.concurrency is not None else f"{self.rate:g}/s"
+
     def __str__(self) -> str:
         if self.concurrency is not None:
             return f"concurrency {self.concurrency}"
