@@ -12,11 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from dflash_sglang.bench import figures, metrics
+from dflash_sglang.bench import figures, metrics, mix_charts
 from dflash_sglang.bench.metrics import METRICS
 from dflash_sglang.bench.modes import PLAIN
 from dflash_sglang.bench.provenance import describe
-from dflash_sglang.bench.records import Case, Cell, Load, Run
+from dflash_sglang.bench.records import Case, Cell, Run
 from dflash_sglang.bench.styles import style
 
 _DPI = 120
@@ -48,7 +48,7 @@ def pareto(run: Run) -> Canvas:
             y = [_mean(cell, "tokens_per_s") for cell in cells]
             axes.plot(x, y, style(mode).line, label=mode, color=style(mode).colour)
             for cell, across, up in zip(cells, x, y, strict=True):
-                axes.annotate(_short(cell.case.load), (across, up), fontsize=7, xytext=(4, 4),
+                axes.annotate(cell.case.load.short, (across, up), fontsize=7, xytext=(4, 4),
                               textcoords="offset points")  # fmt: skip
         axes.set(title=f"{workload}, temperature {temperature:g}", ylabel="tokens/s of all users",
                  xlabel="tokens/s of one user (beside a point: users at once)")  # fmt: skip
@@ -227,11 +227,8 @@ def _lightest(run: Run, workload: str, temperature: float) -> Case:
     return min(cases, key=lambda case: case.rank)
 
 
-def _short(load: Load) -> str:
-    return str(load.concurrency) if load.concurrency is not None else f"{load.rate:g}/s"
-
-
 _PICTURES: dict[str, tuple[str, Callable[[Run], Canvas | None]]] = {
+    "mix": ("Where which width pays", mix_charts.over_plain),
     "pareto": ("Throughput against interactivity", pareto),
     "speedup_by_category": ("Speedup by kind of prompt", speedup_by_category),
     "accept_by_position": ("Acceptance by draft position", accept_by_position),

@@ -29,6 +29,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """Sorts closed loops by their users, behind them arrivals by their rate."""
         return (self.concurrency or math.inf, self.rate or 0.0)
 
+    @property
+    def short(self) -> str:
+        """For the marks of a picture: users, or requests a second."""
+        return str(self.concurrency) if self.concurrency is not None else f"{self.rate:g}/s"
+
     def __str__(self) -> str:
         if self.concurrency is not None:
             return f"concurrency {self.concurrency}"
@@ -141,6 +146,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return [mode for mode in self.setup.modes if mode in measured]
 
 
+class _Head(msgspec.Struct):
+    """What every format of a run's file has."""
+
+    format: int
+
+
 def write_run(run: Run, path: Path) -> None:
     """Write a run; every request of it, so that reports can be drawn again."""
     path.write_bytes(msgspec.json.encode(run) + b"\n")
@@ -150,16 +161,20 @@ def read_run(path: Path) -> Run:
     """Read a run back.
 
     Raises:
-        BenchError: no such file, or one that ``dflash2 bench`` did not write.
+        BenchError: no such file, one that ``dflash2 bench`` did not write, or one of a version
+            whose format was another.
     """
     try:
-        run = msgspec.json.decode(path.read_bytes(), type=Run)
+        encoded = path.read_bytes()
+        # Before the rest, which another format need not have.
+        version = msgspec.json.decode(encoded, type=_Head).format
+        run = msgspec.json.decode(encoded, type=Run) if version == FORMAT else None
     except OSError as error:
         raise BenchError(
             f"cannot read {path}: {error.strerror}; expected the run.json of a bench run."
         ) from error
     except msgspec.DecodeError as error:
         raise BenchError(f"{path} is not the run.json of a bench run: {error}.") from error
-    if run.format != FORMAT:
-        raise BenchError(f"{path} has format {run.format}, this version reads format {FORMAT}.")
+    if run is None:
+        raise BenchError(f"{path} has format {version}, this version reads format {FORMAT}.")
     return run

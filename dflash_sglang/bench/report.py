@@ -99,8 +99,8 @@ def sections(run: Run) -> list[Section]:
         ),
         Section(
             "Latency",
-            "Time to first token (TTFT) on an empty prefix cache. Inter-token latency (ITL) shares "
-            "a wait among the tokens that it brought; the gap is the wait itself.",
+            f"Time to first token (TTFT) on {_cache(run)} prefix cache. Inter-token latency (ITL) "
+            "shares a wait among the tokens that it brought; the gap is the wait itself.",
             _table(run, _LATENCIES),
         ),
         *_adaptive(run),
@@ -158,6 +158,10 @@ def _table(run: Run, columns: dict[str, str]) -> Table:
         if run.cell(mode, case) is not None
     ]
     return Table(_LABELS, tuple(columns.values()), rows)
+
+
+def _cache(run: Run) -> str:
+    return "a kept" if run.setup.keeps_cache else "an empty"
 
 
 def _adaptive(run: Run) -> list[Section]:

@@ -5,7 +5,6 @@ import pytest
 
 from dflash_sglang.bench.compare import COMPARED, conditions, differences
 from dflash_sglang.bench.errors import BenchError
-from dflash_sglang.bench.records import read_run, write_run
 from tests.unit.bench_runs import plain_and_tree
 
 
@@ -78,33 +77,3 @@ def test_runs_without_common_ground_are_refused():
     )
     with pytest.raises(BenchError, match="no mode in common"):
         differences(before, after)
-
-
-def test_a_run_survives_its_file(tmp_path):
-    run = plain_and_tree()
-    write_run(run, tmp_path / "run.json")
-    assert read_run(tmp_path / "run.json") == run
-
-
-def test_a_run_that_lost_its_provenance_cannot_be_read(tmp_path):
-    path = tmp_path / "run.json"
-    document = msgspec.to_builtins(plain_and_tree())
-    del document["measured"]
-    path.write_bytes(msgspec.json.encode(document))
-    with pytest.raises(BenchError, match="measured"):
-        read_run(path)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"[1, 2]"])
-def test_other_files_are_refused(content, tmp_path):
-    path = tmp_path / "run.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(BenchError, match=r"run\.json"):
-        read_run(path)
-
-
-def test_another_format_is_refused(tmp_path):
-    write_run(msgspec.structs.replace(plain_and_tree(), format=99), tmp_path / "run.json")
-    with pytest.raises(BenchError, match="format 99"):
-        read_run(tmp_path / "run.json")

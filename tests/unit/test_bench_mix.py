@@ -1,9 +1,10 @@
 """Adaptive decoding against fixed widths, cell by cell and over the whole mix."""
 
 import msgspec
+import numpy as np
 import pytest
 
-from dflash_sglang.bench import charts, report, statistics
+from dflash_sglang.bench import charts, mix_charts, report, statistics
 from dflash_sglang.bench.mix import mix_of
 from tests.unit.bench_runs import plain_and_tree
 
@@ -37,6 +38,66 @@ def test_adaptive_is_held_against_the_best_fixed_width_and_plain_decoding(run):
     for found in (*mix.cells.values(), mix.whole):
         assert found.best_fixed == "tree8"
         assert 1.2 < found.over_best_fixed.value < 1.5 < found.over_plain.value < 3
+
+
+def test_every_mode_is_held_against_plain_decoding(run):
+    for found in (*mix_of(run).cells.values(), mix_of(run).whole):
+        assert found.speedups["plain"].value == pytest.approx(1)
+        assert 1 < found.speedups["tree8"].value < 2
+        assert found.speedups["adaptive"] == found.over_plain
+
+
+def without(run, gone):
+    """The run without some of its cells."""
+    return msgspec.structs.replace(run, cells=[c for c in run.cells if not gone(c)])
+
+
+def drawn(run):
+    """Of the picture of a run: panel title -> its numbers, [rows, loads], and its frames."""
+    found = {}
+    for axes in mix_charts.over_plain(run).axes:
+        (image,) = axes.images
+        frames = [(round(p.get_y() + 0.44), round(p.get_x() + 0.46)) for p in axes.patches]
+        found[axes.get_title().split("\n")[0]] = (2 ** image.get_array(), frames)
+    return found
+
+
+def test_the_picture_has_a_panel_a_mode_and_a_square_a_case(run):
+    mix, panels = mix_of(run), drawn(run)
+    assert list(panels) == ["tree8", "adaptive"]
+    for mode, (ratios, _) in panels.items():
+        expected = [cell.speedups[mode].value for cell in mix.cells.values()]
+        assert ratios.reshape(-1).tolist() == pytest.approx(expected)
+
+
+def test_the_picture_frames_the_fastest_mode_unless_plain_decoding_is(run):
+    every = [(i, j) for i in range(2) for j in range(2)]
+    assert [frames for _, frames in drawn(run).values()] == [[], every]
+    slower = renamed(plain_and_tree(tree_speed=0.5), tree="adaptive")
+    ours = [c for c in slower.cells if c.mode == "adaptive"]
+    rest = without(run, lambda c: c.mode == "adaptive").cells
+    panels = drawn(msgspec.structs.replace(run, cells=[*rest, *ours]))
+    assert [frames for _, frames in panels.values()] == [every, []]
+    slow = [msgspec.structs.replace(c, mode="tree8") for c in ours]
+    plain = [c for c in rest if c.mode == "plain"]
+    panels = drawn(msgspec.structs.replace(run, cells=[*plain, *slow, *ours]))
+    assert [frames for _, frames in panels.values()] == [[], []]
+
+
+def test_a_case_that_a_mode_lacks_is_an_empty_square_and_no_plain_decoding_no_picture(run):
+    def gap(cell):
+        return cell.case.temperature == 1 and cell.case.load.concurrency == 4
+
+    ratios, _ = drawn(without(run, gap))["adaptive"]
+    assert np.isnan(ratios.filled(np.nan)[1, 1]) and np.isfinite(ratios[0]).all()
+    assert mix_charts.over_plain(without(run, lambda c: c.mode == "plain")) is None
+    assert mix_charts.over_plain(plain_and_tree()) is None
+
+
+def test_the_picture_of_a_mix_is_in_its_report(run, tmp_path):
+    report.write_report(run, tmp_path)
+    assert (tmp_path / "mix.png").stat().st_size > 5_000
+    assert "Where which width pays</h2>\n<figure>" in (tmp_path / "report.html").read_text()
 
 
 def test_without_a_fixed_width_there_is_no_mix():

@@ -96,6 +96,12 @@ def test_markdown_has_a_row_for_every_mode_and_case(run):
     assert sum(line.startswith("| builtin") for line in throughput.splitlines()) == 8
 
 
+@pytest.mark.parametrize(("keeps", "said"), [(False, "on an empty prefix"), (True, "on a kept")])
+def test_the_first_token_is_said_to_come_from_the_prefix_cache_that_there_was(run, keeps, said):
+    setup = msgspec.structs.replace(run.setup, keeps_cache=keeps)
+    assert said in report.as_markdown(msgspec.structs.replace(run, setup=setup))
+
+
 def test_pictures_without_figures_are_left_out(run):
     alone = msgspec.structs.replace(
         run, cells=[cell for cell in run.cells if cell.mode == "plain"], refused={}
