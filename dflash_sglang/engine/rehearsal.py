@@ -109,11 +109,23 @@ def rehearsal_file(server_args: ServerArgs, options: DFlash2Options) -> Path:
     return cache_directory() / f"steps-{key}.json"
 
 
-def remembered(file: Path, steps: list[Step], play: Callable[[], list[Measured]]) -> list[Measured]:
-    """What a rehearsal of these steps found, read from ``file`` or played and written there."""
+def remembered(
+    file: Path,
+    steps: list[Step],
+    play: Callable[[], list[Measured]],
+    agree: Callable[[bool], bool],
+) -> list[Measured]:
+    """What a rehearsal of these steps found, read from ``file`` or played and written there.
+
+    Args:
+        agree: turns a rank's answer into that of all. A rank that rehearses alone would wait for
+            the others forever. One whose file is spoilt where the first rank's is not goes without:
+            the first rank chooses the widths.
+    """
     kept = _read(file)
-    if [row.step for row in kept] == steps:
-        return kept
+    fits = [row.step for row in kept] == steps
+    if agree(fits):
+        return kept if fits else []
     started = perf_counter()
     measured = play()
     logger.info("dflash2: steps were rehearsed in %.1f s", perf_counter() - started)

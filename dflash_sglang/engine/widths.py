@@ -7,13 +7,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Floats, Kinds
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
 from dflash_sglang.adaptive.domain import classify
 from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
 from dflash_sglang.adaptive.telemetry import WidthLog
+from dflash_sglang.engine.first_rank import first_ranks
 from dflash_sglang.engine.limits import LimitTable
 from dflash_sglang.engine.width_metrics import WidthMetrics
 from dflash_sglang.options import DFlash2Options
@@ -184,12 +184,8 @@ class AdaptiveWidth:
             self._log = WidthLog(self._widths)
 
     def _agree(self, choice: int) -> int:
-        """The first rank's choice: times differ between ranks, widths must not."""
-        if self._group.world_size == 1:
-            return choice
-        chosen = torch.tensor([choice])
-        self._group.broadcast(chosen, src=0)
-        return int(chosen.item())
+        """Times differ between ranks, widths must not."""
+        return first_ranks(choice, self._group)
 
 
 def _kinds(batch: ScheduleBatch) -> Kinds:

@@ -23,6 +23,7 @@ from dflash_sglang.algorithm import drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
 from dflash_sglang.engine.drafting import BlockDrafter
+from dflash_sglang.engine.first_rank import first_ranks
 from dflash_sglang.engine.first_tokens import draw_as_alone
 from dflash_sglang.engine.limits import LimitTable
 from dflash_sglang.engine.noise import StepNoise, step_noise
@@ -120,7 +121,12 @@ class DFlash2Worker(BaseSpecWorker):
         rows = self._runner.req_to_token_pool.req_to_token.shape[0]
         steps = rehearsed_steps(rows, self._options.num_nodes)
         with draft_tp_context(self.draft_parallel_layout):
-            return remembered(self._rehearsals, steps, lambda: rehearse(stage, steps))
+            return remembered(
+                self._rehearsals,
+                steps,
+                play=lambda: rehearse(stage, steps),
+                agree=lambda fits: bool(first_ranks(int(fits), get_dp_tp_group())),
+            )
 
     # What the scheduler asks of a speculative worker ------------------------------------------
 

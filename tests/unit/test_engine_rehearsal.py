@@ -16,7 +16,7 @@ FOUND = [Measured(step, 1.5 + i) for i, step in enumerate(STEPS)]
 
 @pytest.fixture
 def file(tmp_path):
-    remembered(tmp_path / "steps.json", STEPS, lambda: FOUND)
+    remembered(tmp_path / "steps.json", STEPS, lambda: FOUND, bool)
     return tmp_path / "steps.json"
 
 
@@ -24,7 +24,7 @@ def replayed(file, steps=STEPS):
     """What comes of a second start, and how often it rehearsed."""
     again = [Measured(step, 9.0) for step in steps]
     plays = []
-    got = remembered(file, steps, lambda: plays.append(1) or again)
+    got = remembered(file, steps, lambda: plays.append(1) or again, bool)
     assert got == (again if plays else FOUND)
     return len(plays)
 
@@ -65,7 +65,7 @@ def test_a_spoilt_file_is_played_and_written_anew(file, spoilt):
 
 
 def replayed_from(file):
-    return {row.milliseconds for row in remembered(file, STEPS, pytest.fail)}
+    return {row.milliseconds for row in remembered(file, STEPS, pytest.fail, bool)}
 
 
 def test_bytes_that_are_no_text_are_played_anew(file):
@@ -96,3 +96,13 @@ def test_servers_of_other_windows_keep_files_of_their_own(monkeypatch, tmp_path)
 def test_a_rehearsal_stays_below_the_ceiling_and_the_request_table():
     assert {step.nodes for step in STEPS} == {1, 4, 8}
     assert {step.requests for step in STEPS} == {1, 4}
+
+
+def test_all_ranks_rehearse_if_the_first_one_must(file):
+    """Each of them takes part in the steps of the others."""
+    again = [Measured(step, 9.0) for step in STEPS]
+    assert remembered(file, STEPS, lambda: again, agree=lambda fits: False) == again
+
+
+def test_no_rank_rehearses_if_the_first_one_need_not(tmp_path):
+    assert remembered(tmp_path / "none.json", STEPS, pytest.fail, agree=lambda fits: True) == []
