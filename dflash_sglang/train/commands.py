@@ -232,9 +232,14 @@ def evaluate_command(
     )
     print_table(measured, Console())
     if out is not None:
-        report = {"prompts": len(asked), "max_new_tokens": max_new_tokens, "seed": seed}
-        report["dtype"] = dtype
-        write_text(out, json.dumps(report | {"modes": as_json(measured)}, indent=2) + "\n")
+        report = {
+            "prompts": len(asked),
+            "max_new_tokens": max_new_tokens,
+            "seed": seed,
+            "dtype": dtype,
+            "modes": as_json(measured),
+        }
+        write_text(out, json.dumps(report, indent=2) + "\n")
 
 
 def _budgeted(
