@@ -52,12 +52,14 @@ def respond(
 ) -> list[tuple[Prompt, list[int], float]]:
     """Responses to the prompts of one shard: (prompt, response tokens, temperature) each.
 
-    The draws depend on (seed, shard index) only, so a resumed capture writes the same shards.
+    The draws depend on (seed, shard index) and the place in the shard only, so a resumed capture
+    writes the same shards.
     """
     order = random.Random(f"{options.seed}/{shard_index}")
     warmth = [options.temperatures[i % len(options.temperatures)] for i in range(len(prompts))]
     order.shuffle(warmth)
-    generator = torch.Generator(target.device).manual_seed(options.seed * 1_000_003 + shard_index)
+    generator = torch.Generator().manual_seed(options.seed * 1_000_003 + shard_index)
+    seeds = torch.randint(2**63 - 1, (len(prompts),), generator=generator)
     # Neighbours in length share a batch, so that little of it is padding.
     by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i].tokens))
     responses: list[list[int]] = [[] for _ in prompts]
@@ -69,7 +71,7 @@ def respond(
             [prompts[i].tokens for i in chosen],
             options.max_new_tokens,
             stop_token_ids,
-            sampled_draw(heat, generator),
+            sampled_draw(heat, seeds[chosen].to(target.device)),
         )
         for i, answer in zip(chosen, answers, strict=True):
             responses[i] = answer
@@ -166,6 +168,7 @@ def make_plan(
         shard_size=options.shard_size,
         prompts_sha256=sha256_of(prompts_path),
         num_samples=count,
+        dtype=str(target.dtype).removeprefix("torch."),
     )
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from dflash_sglang.drafter import DFlash2Drafter, load_drafter
+from dflash_sglang.kernels import library
 
 from .capture import CaptureOptions, capture, make_plan
 from .data import CaptureDataset
@@ -31,6 +32,11 @@ from .training_state import STATE, stored_plan
 
 TargetPath = Annotated[Path, typer.Option(help="folder of a Hugging Face target model")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, xpu, ...")]
+Dtype = Annotated[
+    str,
+    typer.Option(help="float32, or bfloat16 as it is served: faster where the CPU has bfloat16"),
+]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def capture_command(
@@ -49,12 +55,15 @@ def capture_command(
     shard_size: Annotated[int, typer.Option(min=1)] = 512,
     seed: int = 0,
     device: Device = "cpu",
+    dtype: Dtype = "float32",
 ) -> None:
     """Let the target answer prompts, and store its text with the features of the tap layers."""
     console = Console(stderr=True)
+    precision = DTYPES[one_of(dtype, "dtype", tuple(DTYPES))]
+    library.serve(device)
     tokenizer = load_tokenizer(target)
     layer_ids = numbers(taps, "taps", int) or default_taps(target_config(target).num_hidden_layers)
-    model = Target.from_pretrained(str(target), layer_ids, device)
+    model = Target.from_pretrained(str(target), layer_ids, device, precision)
     options = CaptureOptions(
         max_new_tokens,
         tuple(numbers(temperatures, "temperatures", float)),
@@ -197,11 +206,14 @@ def evaluate_command(
         float | None, typer.Option(min=0.01, max=100, help="default: learned for each prompt")
     ] = None,
     seed: int = 0,
+    dtype: Dtype = "float32",
 ) -> None:
     """Measure accept length by speculative decoding: greedy, shared noise, rejection sampling."""
-    model = load_drafter(drafter, dtype=torch.float32)
+    precision = DTYPES[one_of(dtype, "dtype", tuple(DTYPES))]
+    library.serve("cpu")
+    model = load_drafter(drafter, dtype=precision)
     tokenizer = load_tokenizer(target)
-    tapped = Target.from_pretrained(str(target), model.config.target_layer_ids)
+    tapped = Target.from_pretrained(str(target), model.config.target_layer_ids, dtype=precision)
     objective = DraftObjective(
         model, tapped.embedding_weight, tapped.head_weight, tapped.head_bias
     ).eval()
@@ -220,8 +232,14 @@ def evaluate_command(
     )
     print_table(measured, Console())
     if out is not None:
-        report = {"prompts": len(asked), "max_new_tokens": max_new_tokens, "seed": seed}
-        write_text(out, json.dumps(report | {"modes": as_json(measured)}, indent=2) + "\n")
+        report = {
+            "prompts": len(asked),
+            "max_new_tokens": max_new_tokens,
+            "seed": seed,
+            "dtype": dtype,
+            "modes": as_json(measured),
+        }
+        write_text(out, json.dumps(report, indent=2) + "\n")
 
 
 def _budgeted(

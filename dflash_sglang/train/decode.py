@@ -123,7 +123,7 @@ class _Decoding:
             tree.tokens, layout.positions, visible, self.cache, slots, slot_positions
         )
         assert out.logits is not None
-        verdict = self.proposer.judge(proposal, out.logits, self.rows, self.places)
+        verdict = self.proposer.judge(proposal, out.logits.float(), self.rows, self.places)
 
         # Behind the accepted path the root is moved along: what lands there is never looked at.
         path = verdict.node_path.clamp_min(0)  # [bs, D + 1]

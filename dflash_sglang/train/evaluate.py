@@ -1,4 +1,8 @@
-"""Accept length of a drafter on prompts: greedy, with shared noise, and by rejection sampling."""
+"""Accept length of a drafter on prompts: greedy, with shared noise, and by rejection sampling.
+
+Greedy and shared-noise drafts are replayed along texts that the target writes once for chain and
+tree; what rejection sampling writes depends on the drafts, so it is decoded.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from .decode import Decoded, decode_batch
+from .generate import sampled_draw
 from .objective import DraftObjective
 from .prompts import Prompt
-from .proposals import Greedy, Proposer, RejectionChain, SharedNoise
+from .proposals import Greedy, RejectionChain, SeededProposer, SharedNoise
+from .replay import replay_batch, write_texts
 from .target import Target
 from .tree_shape import TreeShape
 
@@ -27,7 +34,13 @@ class Measured(NamedTuple):
     by_domain: dict[str, float]
     tokens: int
     verify_steps: int
-    seconds: float
+    seconds: float  # of drafting and judging; the texts to replay are written before
+
+
+class _Mode(NamedTuple):
+    name: str
+    temperature: float
+    proposer: SeededProposer | RejectionChain
 
 
 def evaluate(
@@ -42,7 +55,7 @@ def evaluate(
     batch_size: int = 64,
     doubt: float | None = None,
 ) -> list[Measured]:
-    """Decode all prompts in every mode.
+    """Measure every mode on the text that it delivers.
 
     Modes: greedy chain and tree; at `temperature` the chain and the tree with shared noise, and the
     rejection-sampled chain that engines run today, as the yardstick. Prompt i is seeded with
@@ -52,52 +65,47 @@ def evaluate(
     block = objective.drafter.config.block_size
     seeds = torch.arange(len(prompts)) + seed
     chain, tree = TreeShape.chain(block), TreeShape.tree(tree_nodes)
-    modes: list[tuple[str, float, Proposer]] = [
-        ("greedy chain", 0.0, Greedy(chain)),
-        (f"greedy tree {tree_nodes}", 0.0, Greedy(tree)),
-        ("rejection chain", temperature, RejectionChain(block, temperature, seed)),
-        ("shared-noise chain", temperature, SharedNoise(chain, temperature, seeds, doubt=doubt)),
-        (
-            f"shared-noise tree {tree_nodes}",
-            temperature,
-            SharedNoise(tree, temperature, seeds, doubt=doubt),
-        ),
+
+    def noisy(shape: TreeShape) -> SharedNoise:
+        return SharedNoise(shape, temperature, seeds, doubt=doubt)
+
+    modes = [
+        _Mode("greedy chain", 0.0, Greedy(chain)),
+        _Mode(f"greedy tree {tree_nodes}", 0.0, Greedy(tree)),
+        _Mode("rejection chain", temperature, RejectionChain(block, temperature, seed)),
+        _Mode("shared-noise chain", temperature, noisy(chain)),
+        _Mode(f"shared-noise tree {tree_nodes}", temperature, noisy(tree)),
     ]
-    measured = []
-    for name, heat, proposer in modes:
-        began = time.monotonic()
-        results = _decode_in_batches(
-            target, objective, prompts, proposer, max_new_tokens, stop_token_ids, batch_size
+    results: list[dict[int, Decoded]] = [{} for _ in modes]
+    seconds = [0.0 for _ in modes]
+    for rows in _batches(prompts, batch_size):
+        tokens = [prompts[i].tokens for i in rows.tolist()]
+        texts = {}
+        for heat in (0.0, temperature):
+            draw = sampled_draw(torch.full(rows.shape, heat), seeds[rows])
+            texts[heat] = write_texts(target, tokens, max_new_tokens, stop_token_ids, draw)
+        for i, (_, heat, proposer) in enumerate(modes):
+            began = time.monotonic()
+            if isinstance(proposer, RejectionChain):
+                decoded = decode_batch(
+                    target, objective, tokens, proposer, max_new_tokens, stop_token_ids, rows
+                )
+            else:
+                decoded = replay_batch(objective, texts[heat], proposer, rows)
+            seconds[i] += time.monotonic() - began
+            results[i] |= dict(zip(rows.tolist(), decoded, strict=True))
+    return [
+        _summary(
+            mode.name, mode.temperature, prompts, [found[i] for i in range(len(prompts))], took
         )
-        seconds = time.monotonic() - began
-        measured.append(_summary(name, heat, prompts, results, seconds))
-    return measured
+        for mode, found, took in zip(modes, results, seconds, strict=True)
+    ]
 
 
-def _decode_in_batches(
-    target: Target,
-    objective: DraftObjective,
-    prompts: Sequence[Prompt],
-    proposer: Proposer,
-    max_new_tokens: int,
-    stop_token_ids: Sequence[int],
-    batch_size: int,
-) -> list[Decoded]:
-    results: dict[int, Decoded] = {}
-    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i].tokens))
-    for start in range(0, len(by_length), batch_size):
-        chosen = by_length[start : start + batch_size]
-        decoded = decode_batch(
-            target,
-            objective,
-            [prompts[i].tokens for i in chosen],
-            proposer,
-            max_new_tokens,
-            stop_token_ids,
-            torch.tensor(chosen),
-        )
-        results |= dict(zip(chosen, decoded, strict=True))
-    return [results[i] for i in range(len(prompts))]
+def _batches(prompts: Sequence[Prompt], batch_size: int) -> tuple[Tensor, ...]:
+    """Indices of prompts of similar length, batch by batch."""
+    lengths = torch.tensor([len(prompt.tokens) for prompt in prompts])
+    return lengths.argsort(stable=True).split(batch_size)
 
 
 def _summary(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from dflash_sglang.kernels.draw import draw_tokens, greedy_tokens
+
 from .ragged_cache import RaggedCache
 from .target import Target
 
@@ -19,20 +21,25 @@ Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def greedy_draw(logits: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
     """The most likely token of every row."""
-    return logits.argmax(dim=-1)
+    # The kernel reads float32; PyTorch's argmax of bfloat16 costs more than the conversion.
+    return greedy_tokens(logits.float()[:, None])[:, 0]
 
 
-def sampled_draw(temperatures: Tensor, generator: torch.Generator) -> Draw:
-    """Gumbel-max sampling at `temperatures` [bs] fp32 of the original rows; 0 is greedy."""
+def sampled_draw(temperatures: Tensor, seeds: Tensor) -> Draw:
+    """Seeded draws at `temperatures` [bs] fp32 of the original rows (0 is greedy), `seeds` [bs]
+    int64: what `SharedNoise` delivers under the same seeds.
+
+    The noise of a draw is a function of the row's seed and the position, so a row's text depends on
+    no other row. Of a large vocabulary few columns can win, and the compiled kernels compute the
+    noise of those alone.
+    """
 
     def draw(logits: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
-        tokens = logits.argmax(dim=-1)
-        hot = temperatures[rows] > 0
-        if hot.any():
-            scaled = logits[hot].float() / temperatures[rows][hot, None]
-            noise = torch.empty_like(scaled).exponential_(generator=generator).log_()
-            tokens[hot] = (scaled - noise).argmax(dim=-1)
-        return tokens
+        if not (temperatures[rows] > 0).any():
+            return greedy_draw(logits, rows, positions)
+        after = (positions - 1)[:, None]  # noise is keyed by the token that is drawn after
+        nodes = logits.float()[:, None]  # [bs, 1, V]
+        return draw_tokens(nodes, temperatures[rows], seeds[rows], after)[:, 0]
 
     return draw
 

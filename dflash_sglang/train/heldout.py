@@ -21,6 +21,7 @@ from .data import Batch, CaptureDataset, Sample, all_anchors, collate
 from .errors import DataError
 from .objective import DraftObjective
 from .proposals import best_candidates
+from .replay import following
 from .tree_shape import TreeShape
 
 # Blocks that share one pass over a sequence's context, and passes that share one forward.
@@ -92,12 +93,8 @@ def _passes(samples: Sequence[Sample], device: torch.device) -> Iterator[tuple[l
 def _accepted(tree: DraftTree, batch: Batch) -> Tensor:
     """Tokens each block's step delivers, [S, A] int64: accepted drafts and the bonus token."""
     S, A = batch.anchors.shape
-    following = batch.anchors.flatten()[:, None] + tree.depths + 1  # [n, N]
-    rows = torch.arange(S, device=batch.tokens.device).repeat_interleave(A)[:, None]
-    exists = following < batch.lengths[rows]
-    inside = following.clamp(0, batch.tokens.shape[1] - 1)
-    # Behind the text's end nothing is known: -1 equals no draft token and stops the walk.
-    texts = torch.where(exists, batch.tokens[rows, inside], -1)
+    rows = torch.arange(S, device=batch.tokens.device).repeat_interleave(A)  # [n]
+    texts = following(batch.tokens, batch.lengths, rows, tree, batch.anchors.flatten())
     return walk(tree, texts, int(tree.depths.max())).accept_lens.view(S, A)
 
 

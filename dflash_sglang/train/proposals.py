@@ -35,7 +35,8 @@ class Proposal(NamedTuple):
 class Proposer(Protocol):
     """Draft side and target side of one way to speculate.
 
-    `rows` [bs] int64 are the prompts' indices, `places` [bs] the anchors' positions.
+    `rows` [bs] int64 are the prompts' indices, `places` [bs] the anchors' positions, `logits`
+    [bs, N, V] fp32.
     """
 
     nodes: int  # of the largest tree, root included
@@ -47,6 +48,14 @@ class Proposer(Protocol):
     def judge(
         self, proposal: Proposal, logits: Tensor, rows: Tensor, places: Tensor
     ) -> Verdict: ...
+
+
+class SeededProposer(Proposer, Protocol):
+    """A way whose text the prompt and its seed decide, whatever is drafted."""
+
+    def follow(self, proposal: Proposal, drawn: Tensor, rows: Tensor) -> Verdict:
+        """Judge by the target's token after each node, drawn [bs, N] int64."""
+        ...
 
 
 class Candidates(NamedTuple):
@@ -78,7 +87,10 @@ class Greedy:
         return Proposal(self.shape.build(lattice, states.anchors), None)
 
     def judge(self, proposal, logits, rows, places) -> Verdict:
-        return walk(proposal.tree, greedy_tokens(logits), _depth(proposal.tree))
+        return self.follow(proposal, greedy_tokens(logits), rows)
+
+    def follow(self, proposal, drawn, rows) -> Verdict:
+        return walk(proposal.tree, drawn, _depth(proposal.tree))
 
 
 class SharedNoise:
@@ -123,10 +135,12 @@ class SharedNoise:
         return Proposal(self.shape.build(lattice, states.anchors), None, edges)
 
     def judge(self, proposal, logits, rows, places) -> Verdict:
-        depth = _depth(proposal.tree)
-        noise = self._noise(rows, places, depth + 1)
+        noise = self._noise(rows, places, _depth(proposal.tree) + 1)
         drawn = sampled_tokens(logits, self._temperatures(rows), noise, proposal.tree.depths)
-        verdict = walk(proposal.tree, drawn, depth)
+        return self.follow(proposal, drawn, rows)
+
+    def follow(self, proposal, drawn, rows) -> Verdict:
+        verdict = walk(proposal.tree, drawn, _depth(proposal.tree))
         if proposal.edges is not None:
             evidence = doubt_evidence(
                 proposal.edges, verdict.tokens, verdict.accept_lens, self.ledger.values
@@ -173,7 +187,7 @@ class RejectionChain:
         return Proposal(tree, probs)
 
     def judge(self, proposal, logits, rows, places) -> Verdict:
-        target_probs = (logits.float() / self.temperature).softmax(dim=-1)
+        target_probs = (logits / self.temperature).softmax(dim=-1)
         draft_probs = proposal.draft_probs
         if draft_probs is None:  # the prompt's last token: nothing was drafted
             draft_probs = torch.zeros_like(target_probs)

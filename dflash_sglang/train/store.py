@@ -53,6 +53,7 @@ class CapturePlan:
     shard_size: int
     prompts_sha256: str
     num_samples: int
+    dtype: str = "float32"  # that the target computed in
 
     def claim(self, folder: Path) -> None:
         """Write the plan to `folder`, or raise DataError when another plan has begun there."""

@@ -52,7 +52,11 @@ class Target:
 
     @classmethod
     def from_pretrained(
-        cls, path: str, tap_layer_ids: Sequence[int] = (), device: str = "cpu", dtype=torch.float32
+        cls,
+        path: str,
+        tap_layer_ids: Sequence[int] = (),
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> Target:
         from transformers import AutoModelForCausalLM
 
@@ -62,6 +66,10 @@ class Target:
     @property
     def device(self) -> torch.device:
         return self.embedding_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding_weight.dtype
 
     @property
     def embedding_weight(self) -> Tensor:

@@ -143,7 +143,8 @@ class Trainer:
     def _evaluate(self, step: int, elapsed_s: float, losses: dict[str, float]) -> dict[str, float]:
         entry = {"step": step, "elapsed_s": round(elapsed_s, 1), **losses}
         if self.held_out and self.accelerator.is_main_process:
-            replayed = replay_accept_length(self.objective, self.held_out, self.shapes)
+            with self.accelerator.autocast():
+                replayed = replay_accept_length(self.objective, self.held_out, self.shapes)
             entry |= {f"accept_{name}": round(a.mean, 4) for name, a in replayed.items()}
         self.console.print(" ".join(f"{k} {v:g}" for k, v in entry.items()), soft_wrap=True)
         return entry

@@ -48,20 +48,19 @@ def rejection_walk(
     bs = tree.tokens.shape[0]
     rows = torch.arange(bs, device=tree.tokens.device)
     layout = make_layout(tree, torch.zeros_like(rows))
-    node = torch.zeros_like(rows)  # [bs], -1 once the walk of a request is over
-    path, tokens = [node], []
+    node = torch.zeros_like(rows)
+    delivered = tree.tokens.new_zeros(bs, max_depth + 1)
+    node_path = torch.full_like(delivered, -1)
     for depth in range(max_depth + 1):
-        at = node.clamp(min=0)
-        first_child = layout.first_child[rows, at] if depth < max_depth else torch.full_like(at, -1)
-        child, token = _offer_children(
-            tree, layout, first_child, draft_probs[rows, at], target_probs[rows, at], generator
-        )
-        tokens.append(token.masked_fill(node < 0, 0))
-        node = child.masked_fill(node < 0, -1)
-        path.append(node)
+        node_path[rows, depth] = node
+        child = layout.first_child[rows, node] if depth < max_depth else torch.full_like(node, -1)
+        q, p = draft_probs[rows, node], target_probs[rows, node]  # copies
+        child, token = _offer_children(tree, layout, rows, child, q, p, generator)
+        delivered[rows, depth] = token
+        # Passes over the vocabulary are what costs: requests whose walk is over take no part.
+        goes_on = child >= 0
+        rows, node = rows[goes_on], child[goes_on]
 
-    node_path = torch.stack(path[:-1], dim=1)  # [bs, D+1]
-    delivered = torch.stack(tokens, dim=1)  # [bs, D+1]
     accept_lens = (node_path >= 0).sum(dim=1)
     bonus = delivered.gather(1, accept_lens.unsqueeze(1) - 1).squeeze(1)
     return Verdict(node_path, accept_lens, delivered, bonus)
@@ -70,25 +69,34 @@ def rejection_walk(
 def _offer_children(
     tree: DraftTree,
     layout: TreeLayout,
-    child: Tensor,  # [bs], the first child; -1 if there is none
-    q: Tensor,  # [bs, V]
-    p: Tensor,  # [bs, V]
+    rows: Tensor,  # [n], the requests
+    child: Tensor,  # [n], the first child; -1 if there is none
+    q: Tensor,  # [n, V], overwritten
+    p: Tensor,  # [n, V], overwritten
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """The accepted child (-1 if there is none) and the token emitted after the node, [bs] each."""
-    rows = torch.arange(child.shape[0], device=child.device)
+    """The accepted child (-1 if there is none) and the token emitted after the node, [n] each."""
     accepted = torch.full_like(child, -1)
-    while bool((child >= 0).any()):
-        token = tree.tokens[rows, child.clamp(min=0)]
+    offered = (child >= 0).nonzero().squeeze(1)  # which of the n have a child on offer
+    child = child[offered]
+    while offered.numel():
+        token = tree.tokens[rows[offered], child]
         coin = torch.rand(child.shape, generator=generator, device=p.device, dtype=p.dtype)
-        wins = coin * q[rows, token] < p[rows, token]
-        loses = ~wins & (child >= 0)  # only children still on offer; the loop drops the others
-        accepted = torch.where(wins & (child >= 0), child, accepted)
-        p = torch.where(loses.unsqueeze(1), _residual(p, q), p)
-        q = torch.where(loses.unsqueeze(1), _without(q, token), q)
-        child = torch.where(loses, layout.next_sibling[rows, child.clamp(min=0)], -1)
-    drawn = torch.multinomial(p, 1, generator=generator).squeeze(1)
-    return accepted, torch.where(accepted >= 0, tree.tokens[rows, accepted.clamp(min=0)], drawn)
+        wins = coin * q[offered, token] < p[offered, token]
+        accepted[offered[wins]] = child[wins]
+
+        offered, token, child = offered[~wins], token[~wins], child[~wins]
+        p[offered] = _residual(p[offered], q[offered])
+        sibling = layout.next_sibling[rows[offered], child]
+        remains = sibling >= 0
+        offered, token, child = offered[remains], token[remains], sibling[remains]
+        q[offered] = _without(q[offered], token)
+
+    tokens = tree.tokens[rows, accepted.clamp(min=0)]
+    missed = accepted < 0
+    if bool(missed.any()):
+        tokens[missed] = torch.multinomial(p[missed], 1, generator=generator).squeeze(1)
+    return accepted, tokens
 
 
 def _residual(p: Tensor, q: Tensor) -> Tensor:

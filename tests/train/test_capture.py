@@ -9,6 +9,7 @@ import torch
 from tiny_pair import MASK, TAPS, make_capture
 from transformers import AutoModelForCausalLM
 
+from dflash_sglang.train import commands
 from dflash_sglang.train.capture import read_features
 from dflash_sglang.train.data import BatchSchedule, CaptureDataset
 from dflash_sglang.train.errors import DataError, TargetError
@@ -46,12 +47,12 @@ def test_a_row_ends_with_its_stop_token_and_the_others_go_on(target: Target):
 def test_sampling_depends_on_the_seed_only(target: Target):
     heat = torch.tensor([0.0, 1.0, 1.0])
 
-    def sample(seed: int) -> list[list[int]]:
-        return generate_batch(
-            target, PROMPTS, 10, [], sampled_draw(heat, torch.Generator().manual_seed(seed))
-        )
+    def sample(seed: int, rows: slice = slice(3)) -> list[list[int]]:
+        draw = sampled_draw(heat[rows], torch.arange(3)[rows] + seed)
+        return generate_batch(target, PROMPTS[rows], 10, [], draw)
 
     assert sample(1) == sample(1)
+    assert sample(1)[2:] == sample(1, slice(2, 3))  # and on no other row
     assert sample(1)[1:] != sample(2)[1:]
     assert sample(1)[0] == sample(2)[0] == generate_batch(target, PROMPTS[:1], 10, [])[0]
 
@@ -96,6 +97,30 @@ def test_a_folder_of_another_capture_is_refused(
         DataError, match=r"another capture.*temperatures.*1\.0.* there, .*0\.5.* here"
     ):
         make_capture(target, target_path, prompts_path, tmp_path, 0.5)
+
+
+def test_a_capture_in_another_dtype_is_another_capture(
+    target: Target, target_path: Path, prompts_path: Path, tmp_path: Path
+):
+    make_capture(target, target_path, prompts_path, tmp_path, 1.0)
+    half = Target.from_pretrained(str(target_path), TAPS, dtype=torch.bfloat16)
+    with pytest.raises(DataError, match=r"dtype.*float32 there, bfloat16 here"):
+        make_capture(half, target_path, prompts_path, tmp_path, 1.0)
+
+
+@pytest.mark.parametrize("command", ["capture", "evaluate"])
+def test_commands_ask_for_the_compiled_kernels(monkeypatch, tmp_path: Path, command: str):
+    """Without them the noise of every column of the vocabulary is written out."""
+
+    class Asked(Exception):
+        pass
+
+    def serve(device: str):
+        raise Asked(device)
+
+    monkeypatch.setattr(commands.library, "serve", serve)
+    with pytest.raises(Asked, match="cpu"):
+        getattr(commands, f"{command}_command")(tmp_path, tmp_path, tmp_path)
 
 
 def test_an_unfinished_capture_is_no_dataset(tmp_path: Path):

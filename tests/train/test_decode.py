@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_pair import TAPS
 from transformers import AutoModelForCausalLM
 
 from dflash_sglang.drafter.reference import Sampling, Window, generate
 from dflash_sglang.train.data import CaptureDataset
 from dflash_sglang.train.decode import Decoded, decode_batch
-from dflash_sglang.train.generate import generate_batch
+from dflash_sglang.train.evaluate import evaluate
+from dflash_sglang.train.generate import generate_batch, sampled_draw
 from dflash_sglang.train.heldout import greedy_samples, replay_accept_length
 from dflash_sglang.train.objective import DraftObjective
 from dflash_sglang.train.options import TrainOptions
+from dflash_sglang.train.prompts import Prompt
 from dflash_sglang.train.proposals import Greedy, RejectionChain, SharedNoise
+from dflash_sglang.train.replay import replay_batch, write_texts
 from dflash_sglang.train.target import Target
 from dflash_sglang.train.trainer import Trainer
 from dflash_sglang.train.tree_shape import TreeShape
@@ -87,6 +92,31 @@ def test_tokens_and_accept_lengths_equal_the_reference(
         assert result.accept_lens[:-1] == theirs.accept_lens[:-1]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
+@pytest.mark.parametrize("stop", [(), (17, 25, 31, 40)])
+def test_a_replay_delivers_what_decoding_does(
+    target: Target,
+    trained: DraftObjective,
+    shape: TreeShape,
+    temperature: float,
+    stop: tuple[int, ...],
+):
+    """Texts of one token, texts cut by a stop token, and a doubt learned from step to step."""
+    seeds = torch.tensor([3, 1, 4, 2**40 + 1])
+    rows = torch.tensor([2, 0, 3])  # the proposer knows more prompts than the batch has
+    prompts = [PROMPTS[row] for row in rows.tolist()]
+
+    def proposer() -> Greedy | SharedNoise:
+        return SharedNoise(shape, temperature, seeds) if temperature else Greedy(shape)
+
+    draw = sampled_draw(torch.full((3,), temperature), seeds[rows])
+    for length in (1, 17):
+        decoded = decode_batch(target, trained, prompts, proposer(), length, stop, rows)
+        texts = write_texts(target, prompts, length, stop, draw)
+        assert replay_batch(trained, texts, proposer(), rows) == decoded
+
+
 def test_rejection_sampling_keeps_the_targets_law(target: Target, trained: DraftObjective):
     """Frequencies of the second token, whose draw goes through draft and rejection."""
     count, temperature = 3000, 1.5
@@ -117,3 +147,35 @@ def test_replayed_accept_length_equals_decoding(
         assert replayed.tokens == total(decoded)
         steps = sum(len(result.accept_lens) for result in decoded)
         assert replayed.steps == pytest.approx(steps, rel=0.05)
+
+
+def test_an_evaluation_counts_what_every_mode_delivers(target: Target, trained: DraftObjective):
+    prompts = [Prompt(f"p{i}", "", tokens) for i, tokens in enumerate(PROMPTS)]
+    chain, tree = TreeShape.chain(4), TreeShape.tree(9)
+    seeds = torch.arange(4) + 7
+    expected: dict[str, list[Decoded]] = {
+        name: decode_batch(target, trained, PROMPTS, proposer, 17, [])
+        for name, proposer in {
+            "greedy chain": Greedy(chain),
+            "greedy tree 9": Greedy(tree),
+            "shared-noise chain": SharedNoise(chain, 0.8, seeds),
+            "shared-noise tree 9": SharedNoise(tree, 0.8, seeds),
+        }.items()
+    }
+    measured = {
+        mode.name: mode
+        for mode in evaluate(target, trained, prompts, [], 17, 9, 0.8, seed=7, batch_size=3)
+    }
+    assert measured["rejection chain"].tokens == len(PROMPTS) * 16
+    for name, results in expected.items():
+        assert measured[name].tokens == total(results)
+        assert measured[name].verify_steps == sum(len(r.accept_lens) for r in results)
+
+
+def test_a_pair_in_bfloat16_is_evaluated(target_path: Path, trained: DraftObjective):
+    target = Target.from_pretrained(str(target_path), TAPS, dtype=torch.bfloat16)
+    drafter = copy.deepcopy(trained.drafter).bfloat16()
+    objective = DraftObjective(drafter, target.embedding_weight, target.head_weight).eval()
+    prompts = [Prompt(f"p{i}", "", tokens) for i, tokens in enumerate(PROMPTS)]
+    modes = evaluate(target, objective, prompts, [], 9, 9, 0.8)
+    assert [mode.tokens for mode in modes] == [len(PROMPTS) * 8] * 5

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from tiny_pair import MASK, tiny_drafter
 
 from dflash_sglang.drafter import load_drafter
+from dflash_sglang.train import trainer
 from dflash_sglang.train.data import Batch, CaptureDataset
 from dflash_sglang.train.errors import TrainingError
 from dflash_sglang.train.head_rows import HeadRows, RowSampler
-from dflash_sglang.train.heldout import greedy_samples, replay_accept_length
+from dflash_sglang.train.heldout import AcceptLength, greedy_samples, replay_accept_length
 from dflash_sglang.train.losses import IGNORED
 from dflash_sglang.train.objective import DraftObjective, block_labels
 from dflash_sglang.train.options import TrainOptions
@@ -43,6 +45,23 @@ def test_training_learns_the_text(target: Target, dataset: CaptureDataset, tmp_p
     assert history[-1]["unary"] < history[0]["unary"] - 0.5
     assert history[-1]["accept_chain"] > history[0]["accept_chain"]
     assert history[-1]["accept_tree6"] >= history[-1]["accept_chain"] > 1.0
+
+
+def test_held_out_text_is_replayed_in_the_precision_of_training(
+    target: Target, dataset: CaptureDataset, tmp_path: Path, monkeypatch
+):
+    in_bfloat16 = []
+
+    def replay(*args) -> dict[str, AcceptLength]:
+        in_bfloat16.append(torch.is_autocast_enabled("cpu"))
+        return {}
+
+    monkeypatch.setattr(trainer, "replay_accept_length", replay)
+    for precision in ("fp32", "bf16"):
+        AcceleratorState._reset_state()  # a process has one precision
+        make_trainer(target, dataset, tmp_path / precision, steps=4, precision=precision).run()
+    AcceleratorState._reset_state()
+    assert in_bfloat16 == [False, True]
 
 
 def test_resumed_weights_equal_uninterrupted_ones_bit_for_bit(
