@@ -27,7 +27,7 @@ def test_the_test_that_catches_it_exists(mutation: Mutation) -> None:
     path, _, name = mutation.test.partition("::")
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert not name or name in tests
+    assert not name or name.partition("[")[0] in tests
 
 
 def test_every_case_is_broken_or_says_why_not() -> None:
