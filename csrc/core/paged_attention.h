@@ -264,8 +264,10 @@ class AttentionTile {
     const T* from[P::kPerLane];
     T padded[P::kPerLane][kLanes];
     for (int i = 0; i < P::kPerLane; ++i) {
-      from[i] = rows[i] + d;
-      if (rows[i] != nullptr && left == kLanes) continue;
+      if (rows[i] != nullptr && left == kLanes) {
+        from[i] = rows[i] + d;
+        continue;
+      }
       std::memset(padded[i], 0, sizeof(padded[i]));
       if (rows[i] != nullptr) std::memcpy(padded[i], rows[i] + d, left * sizeof(T));
       from[i] = padded[i];
