@@ -118,12 +118,13 @@ class AttentionTile {
 
   static int lanes_for(int numbers) { return (numbers + P::kPerLane - 1) / P::kPerLane; }
 
-  // Sixteen lanes of the channels behind `from`, `width` of which are left.
-  static Vec load_channels(const T* from, int width) {
+  // Sixteen lanes of a query or key, from lane `d` on.
+  Vec load_channels(const T* row, int d) const {
     constexpr int kWhole = kLanes * P::kPerLane;
-    if (width >= kWhole) return P::load_channels(from);
+    const int first = d * P::kPerLane, left = call_.head_dim - first;
+    if (left >= kWhole) return P::load_channels(row + first);
     T padded[kWhole] = {};
-    std::memcpy(padded, from, width * sizeof(T));
+    std::memcpy(padded, row + first, left * sizeof(T));
     return P::load_channels(padded);
   }
 
@@ -134,14 +135,13 @@ class AttentionTile {
     for (int first = 0; first < lanes_; first += kLanes) {
       const int present = std::min(kLanes, rows_ - first);
       for (int d = 0; d < k_width_; d += kLanes) {
-        const int channel = d * P::kPerLane;
         Vec tile[kLanes] = {};
         for (int i = 0; i < present; ++i) {
           const int r = first + i;
           const int64_t token = call_.q_starts[request_] + first_token_ + r / group_;
           const T* q = call_.q + token * call_.q_stride +
-                       (kv_head_ * group_ + r % group_) * call_.q_head_stride + channel;
-          tile[i] = load_channels(q, call_.head_dim - channel);
+                       (kv_head_ * group_ + r % group_) * call_.q_head_stride;
+          tile[i] = load_channels(q, d);
         }
         transpose(tile);
         for (int i = 0; i < kLanes; ++i) store(out + (d + i) * lanes_ + first, tile[i]);
@@ -237,10 +237,7 @@ class AttentionTile {
     for (int i = absent; i < count; ++i) {
       const T* from = key_row(first + i);
       float* out = into.data() + size_t(i) * k_width_;
-      for (int d = 0; d < k_width_; d += kLanes) {
-        const int channel = d * P::kPerLane;
-        store(out + d, load_channels(from + channel, call_.head_dim - channel));
-      }
+      for (int d = 0; d < k_width_; d += kLanes) store(out + d, load_channels(from, d));
     }
   }
 
@@ -264,13 +261,10 @@ class AttentionTile {
     const T* from[P::kPerLane];
     T padded[P::kPerLane][kLanes];
     for (int i = 0; i < P::kPerLane; ++i) {
-      if (rows[i] != nullptr && left == kLanes) {
-        from[i] = rows[i] + d;
-        continue;
-      }
-      std::memset(padded[i], 0, sizeof(padded[i]));
-      if (rows[i] != nullptr) std::memcpy(padded[i], rows[i] + d, left * sizeof(T));
-      from[i] = padded[i];
+      const bool whole = rows[i] != nullptr && left == kLanes;
+      if (!whole) std::memset(padded[i], 0, sizeof(padded[i]));
+      if (!whole && rows[i] != nullptr) std::memcpy(padded[i], rows[i] + d, left * sizeof(T));
+      from[i] = whole ? rows[i] + d : padded[i];
     }
     return P::load_positions(from);
   }
