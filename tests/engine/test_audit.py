@@ -121,8 +121,8 @@ def test_a_difference_is_followed_on_real_servers(seeded, tiny_qwen3, tmp_path_f
 def test_unseeded_output_follows_the_law(trio):
     """With tests/mutations this is the test that a bias of 2 % fails.
 
-    What this pair drafts is nearer to the target's law (D is about 2.6) than the audit's default size
-    reckons with (D = 3, see docs/audit.md).
+    What this pair drafts is nearer to the target's law (D is about 2.6) than the audit's default
+    size reckons with (D = 3, see docs/audit.md).
     """
     scope = Scope(levels=(Level.LAW,), generations=8500)
     report = audit(Pair(trio.plain, trio.tree), scope)
