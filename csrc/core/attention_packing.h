@@ -51,7 +51,7 @@ struct PairPacking {
     return lanes;
   }
   static Vec load_positions(const BFloat16* const (&rows)[kPerLane]) {
-    return (Vec)(widen(rows[0]) | widen(rows[1]) << 16);
+    return (Vec)(load_bits(rows[0]) | load_bits(rows[1]) << 16);
   }
   static Vec pack(const Vec (&weights)[kPerLane]) {
     typedef uint16_t Halves __attribute__((vector_size(64)));
@@ -59,13 +59,6 @@ struct PairPacking {
     const Halves alternating = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return (Vec)__builtin_shuffle(side_by_side, alternating);
-  }
-
- private:
-  static VecI widen(const BFloat16* from) {
-    VecU16 raw;
-    std::memcpy(&raw, from, sizeof(raw));
-    return __builtin_convertvector(raw, VecI);
   }
 };
 

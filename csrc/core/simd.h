@@ -29,11 +29,14 @@ inline Vec load(const float* p) {
   return v;
 }
 
-inline Vec load(const BFloat16* p) {
+// The bits of 16 numbers in the lower halves of their lanes.
+inline VecI load_bits(const BFloat16* p) {
   VecU16 raw;
   std::memcpy(&raw, p, sizeof(raw));
-  return (Vec)(__builtin_convertvector(raw, VecI) << 16);
+  return __builtin_convertvector(raw, VecI);
 }
+
+inline Vec load(const BFloat16* p) { return (Vec)(load_bits(p) << 16); }
 
 inline Vec load(const Float16* p) {
 #if defined(__AVX512F__)
