@@ -2,7 +2,7 @@
 # Installs what the tests need and runs them; arguments go to pytest.
 #
 #   bash launch/test.sh                 everything that this machine can run
-#   bash launch/test.sh tests/unit      pure tensors only, in seconds
+#   bash launch/test.sh tests/unit      what needs no server, in some minutes
 here="$(dirname "${BASH_SOURCE[0]}")"
 source "$here/setup.sh" dev
 # The reference implementation that the drafter is compared with. Its pinned dependencies contradict
