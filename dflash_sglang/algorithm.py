@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from dflash_sglang.config import DFlash2Config
+from dflash_sglang.drafter.vocabulary import DRAFT_VOCABULARY, listed_beside, read_draft_vocabulary
 from dflash_sglang.host import ATTENTION_BACKEND
 from dflash_sglang.options import (
     DFlash2Options,
@@ -70,6 +71,35 @@ def _checkpoint_folder(path: str, revision: str | None) -> str:
     return os.path.dirname(config)
 
 
+@lru_cache(maxsize=4)
+def find_draft_vocabulary(
+    path: str, revision: str | None, token_map: str | None, vocab_size: int
+) -> tuple[int, ...] | None:
+    """Ids of the tokens that drafts are made of; None for all.
+
+    Args:
+        path: the drafter's folder or repository, beside whose weights a list may lie.
+        token_map: another list, from ``--speculative-token-map``.
+
+    Raises:
+        VocabularyError: the list cannot be used.
+    """
+    if token_map is not None:
+        return read_draft_vocabulary(token_map, vocab_size)
+    folder = path
+    if not os.path.isdir(path):
+        file = cached_file(
+            path, DRAFT_VOCABULARY, revision=revision, _raise_exceptions_for_missing_entries=False
+        )
+        folder = os.path.dirname(file or "")
+    return listed_beside(folder, vocab_size)
+
+
+def draft_vocabulary_of(server_args: ServerArgs) -> tuple[int, ...] | None:
+    """The tokens that a server makes its drafts of; None for all."""
+    return _draft_vocabulary_of(resolving_view(server_args))
+
+
 def drafter_of(server_args: ServerArgs) -> DFlash2Config:
     """The drafter that a server was asked to use."""
     return _drafter_of(resolving_view(server_args))
@@ -79,7 +109,7 @@ def options_of(server_args: ServerArgs) -> DFlash2Options:
     """A server's speculation window; the same in every process that asks."""
     # Resolution leaves what was asked for in the fields, and a number of nodes that was left out is
     # not the same as the default.
-    return _options_of(resolving_view(server_args), server_args.speculative_num_draft_tokens)
+    return options_from(resolving_view(server_args), server_args.speculative_num_draft_tokens)
 
 
 def _drafter_of(cfg: Any) -> DFlash2Config:
@@ -88,13 +118,41 @@ def _drafter_of(cfg: Any) -> DFlash2Config:
     )
 
 
-def _options_of(cfg: Any, num_draft_tokens: int | None) -> DFlash2Options:
+def _draft_vocabulary_of(cfg: Any) -> tuple[int, ...] | None:
+    token_map = cfg.speculative_token_map
+    if not tuning_from_environment().draft_vocabulary:
+        if token_map is not None:
+            raise OptionsError(
+                '--dflash2-config: "draft_vocabulary" false makes drafts of all tokens, but '
+                f"--speculative-token-map names a list of some, {token_map}; give one of the two."
+            )
+        return None
+    return find_draft_vocabulary(
+        cfg.speculative_draft_model_path,
+        cfg.speculative_draft_model_revision,
+        token_map,
+        _drafter_of(cfg).vocab_size,
+    )
+
+
+def options_from(cfg: Any, num_draft_tokens: int | None) -> DFlash2Options:
+    """The speculation window that arguments of SGLang's ask for, resolved by SGLang or not.
+
+    Args:
+        cfg: has the fields of SGLang's server arguments.
+        num_draft_tokens: as asked for.
+
+    Raises:
+        OptionsError, ConfigError, VocabularyError: what is asked for cannot be honoured.
+    """
+    drafter, tokens = _drafter_of(cfg), _draft_vocabulary_of(cfg)
     return resolve_options(
-        _drafter_of(cfg),
-        device=cfg.device,
+        drafter,
+        device=cfg.device or "auto",
         num_steps=cfg.speculative_num_steps,
         num_draft_tokens=num_draft_tokens,
         topk=cfg.speculative_eagle_topk,
+        draft_vocabulary=None if tokens is None else len(tokens),
         tuning=tuning_from_environment(),
     )
 
@@ -153,7 +211,7 @@ class DFlash2Algorithm(CustomSpecAlgo):
             logger.info("dflash2: no draft tokens were asked for, so decoding is plain.")
             server_args.speculative_algorithm = None
             return
-        options = _options_of(server_args, server_args.speculative_num_draft_tokens)
+        options = options_from(server_args, server_args.speculative_num_draft_tokens)
         server_args.speculative_num_steps = options.max_depth
         server_args.speculative_num_draft_tokens = options.num_nodes
         server_args.speculative_eagle_topk = options.max_children

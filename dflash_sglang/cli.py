@@ -229,6 +229,12 @@ def evaluate(context: typer.Context) -> None:
     _training(context)
 
 
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
+def vocabulary(context: typer.Context) -> None:
+    """List the tokens that drafts are made of: the frequent ones of captured text."""
+    _training(context)
+
+
 def _training(context: typer.Context) -> NoReturn:
     # Its commands need torch and transformers to be declared, and --help should be instant.
     from dflash_sglang.train.__main__ import main as training_main

@@ -18,7 +18,7 @@ def print_inspection(checkpoint: Path, target: Path | None, *, as_json: bool) ->
     """Print what a drafter is; True unless it does not fit the target.
 
     Raises:
-        ConfigError, CheckpointError: the drafter itself is broken.
+        ConfigError, CheckpointError, VocabularyError: the drafter itself is broken.
         InspectionError: the target cannot be read.
     """
     inspection = inspect_checkpoint(checkpoint, target)
@@ -56,6 +56,8 @@ def _facts(inspection: Inspection) -> Table:
     )
     mask = f" ({inspection.mask_token})" if inspection.mask_token else ""
     table.add_row("mask token", f"{inspection.mask_token_id}{mask}")
+    listed = inspection.draft_vocabulary
+    table.add_row("drafts are made of", f"{listed:,} tokens" if listed else "all tokens")
     table.add_row("context KV", f"{inspection.context_bytes_per_token:,} bytes a token")
     return table
 

@@ -49,6 +49,9 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         noise_doubt: how far the drafter's law is taken to be from the target's when candidates are
             ranked under that noise (see ``tree.noisy``); None learns it for each request. Output
             never depends on it.
+        draft_vocabulary: make drafts of the tokens only that the checkpoint lists (see
+            ``drafter.vocabulary``); off, or without a list, they are made of all. Output never
+            depends on it.
     """
 
     entropy_weight: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 0.0
@@ -57,6 +60,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     adaptive: bool | None = None
     rehearse: bool = True
     noise_doubt: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)] | None = None
+    draft_vocabulary: bool = True
 
 
 def parse_tuning(text: str | None) -> Tuning:
@@ -112,6 +116,7 @@ class DFlash2Options:
         max_children: greatest number of children of a node; 1 is a chain.
         candidates: candidates per drafted position (K of the lattice).
         is_adaptive: num_nodes is a ceiling, and each step chooses its own number.
+        draft_vocabulary: how many of the tokens drafts are made of; None for all.
         tuning: options without a flag of SGLang's.
     """
 
@@ -121,6 +126,7 @@ class DFlash2Options:
     max_children: int
     candidates: int
     is_adaptive: bool
+    draft_vocabulary: int | None
     tuning: Tuning
 
     @property
@@ -134,11 +140,13 @@ class DFlash2Options:
 
     def describe(self) -> str:
         """The resolved values in one line, for the log."""
+        listed = self.draft_vocabulary
+        vocabulary = "" if listed is None else f" out of {listed:,} tokens"
         shape = "chain" if self.is_chain else f"tree, at most {self.max_children} children a node"
         return (
             f"block size {self.block_size}, depth {self.max_depth}, "
             f"{'at most ' if self.is_adaptive else ''}{self.num_nodes} nodes "
-            f"verified a step ({shape}), {self.candidates} candidates a position, "
+            f"verified a step ({shape}), {self.candidates} candidates a position{vocabulary}, "
             f"shared noise {'on' if self.tuning.shared_noise else 'off'}"
         )
 
@@ -150,19 +158,27 @@ def resolve_options(
     num_steps: int | None,
     num_draft_tokens: int | None,
     topk: int | None,
+    draft_vocabulary: int | None,
     tuning: Tuning,
 ) -> DFlash2Options:
     """Fill in what was left out and refuse what cannot be honoured.
 
     Raises:
         OptionsError: a depth beyond the block, fewer than two nodes, a chain whose length
-            contradicts its depth, or more nodes than a tree of this shape can have.
+            contradicts its depth, more nodes than a tree of this shape can have, or too few tokens
+            to make drafts of.
     """
     drafted = drafter.num_draft_tokens
     candidates = drafter.selector.top_k if drafter.selector else tuning.candidates
     children = _resolve_children(topk, candidates)
     depth = _resolve_depth(num_steps, num_draft_tokens, drafted, chain=children == 1)
     nodes = _resolve_nodes(num_draft_tokens, depth, children, device)
+    # With shared noise as many again are looked for outside of the best ones.
+    if draft_vocabulary is not None and draft_vocabulary < 2 * candidates:
+        raise OptionsError(
+            f"a draft vocabulary must have at least {2 * candidates} tokens for {candidates} "
+            f"candidates a position, got {draft_vocabulary}."
+        )
     return DFlash2Options(
         block_size=drafter.block_size,
         max_depth=depth,
@@ -170,6 +186,7 @@ def resolve_options(
         max_children=children,
         candidates=candidates,
         is_adaptive=_resolve_adaptive(tuning.adaptive, num_draft_tokens, device),
+        draft_vocabulary=draft_vocabulary,
         tuning=tuning,
     )
 

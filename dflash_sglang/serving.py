@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from dflash_sglang.host.bootstrap import CPU_ENGINE_VARIABLE
-from dflash_sglang.options import resolve_options, tuning_from_environment
 
 _ALGORITHM = "--speculative-algorithm"
 
@@ -45,21 +44,10 @@ def describe(arguments: list[str]) -> str:
     Raises:
         ValueError: the options cannot be honoured.
     """
-    from dflash_sglang.algorithm import read_drafter
+    from dflash_sglang.algorithm import options_from
 
     parsed = _parse(arguments)
-    options = resolve_options(
-        read_drafter(
-            parsed.speculative_draft_model_path,
-            parsed.speculative_draft_model_revision,
-            parsed.model_path,
-        ),
-        device=parsed.device or "auto",
-        num_steps=parsed.speculative_num_steps,
-        num_draft_tokens=parsed.speculative_num_draft_tokens,
-        topk=parsed.speculative_eagle_topk,
-        tuning=tuning_from_environment(),
-    )
+    options = options_from(parsed, parsed.speculative_num_draft_tokens)
     return (
         f"device {parsed.device or 'as SGLang finds it'}, listening on "
         f"{parsed.host}:{parsed.port}, tensor parallel {parsed.tp_size}\ndflash2: "

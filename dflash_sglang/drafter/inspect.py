@@ -16,6 +16,7 @@ import torch
 from dflash_sglang.config import SLIDING, ConvConfig, DFlash2Config, RopeConfig, SelectorConfig
 from dflash_sglang.drafter.checkpoint import StoredTensor, check_tensors, stored_tensors
 from dflash_sglang.drafter.model import DFlash2Drafter
+from dflash_sglang.drafter.vocabulary import listed_beside
 
 
 class InspectionError(ValueError):
@@ -50,6 +51,7 @@ class Inspection:
     num_target_layers: int | None
     mask_token_id: int
     mask_token: str | None  # as the target's tokenizer writes it
+    draft_vocabulary: int | None  # tokens that drafts are made of; None for all
     attention: tuple[str, ...]  # by layer, e.g. "sliding 2048 causal"
     rope: RopeConfig
     conv: ConvConfig | None
@@ -77,7 +79,8 @@ def inspect_checkpoint(
 
     Every mismatch with the target is a sentence of the result. Raises
     :class:`~dflash_sglang.config.ConfigError` or
-    :class:`~dflash_sglang.drafter.checkpoint.CheckpointError` when the drafter itself is broken and
+    :class:`~dflash_sglang.drafter.checkpoint.CheckpointError` or
+    :class:`~dflash_sglang.drafter.vocabulary.VocabularyError` when the drafter itself is broken and
     :class:`InspectionError` when the target cannot be read.
     """
     tokenizer = None if target_path is None else _tokenizer(target_path)
@@ -88,6 +91,7 @@ def inspect_checkpoint(
     if target_path is not None:
         mismatches += target_mismatches(config, _target_facts(target_path))
         mismatches += _tokenizer_mismatches(path, target_path, vocabulary)
+    listed = listed_beside(path, config.vocab_size)
     parts = _parts(config, tensors, serving_dtype.itemsize)
     heads = config.num_key_value_heads * config.head_dim
     return Inspection(
@@ -107,6 +111,7 @@ def inspect_checkpoint(
         mask_token=None
         if tokenizer is None
         else tokenizer.convert_ids_to_tokens(config.mask_token_id),
+        draft_vocabulary=None if listed is None else len(listed),
         attention=tuple(_attention(config, layer) for layer in range(config.num_hidden_layers)),
         rope=config.rope,
         conv=config.conv,

@@ -18,6 +18,7 @@ from transformers import DynamicCache
 
 from dflash_sglang.drafter.attention import ContextKV, DenseAttention
 from dflash_sglang.drafter.model import DFlash2Drafter
+from dflash_sglang.drafter.vocabulary import spread_logits
 from dflash_sglang.tree import (
     DraftTree,
     Truncation,
@@ -38,6 +39,7 @@ class Window(NamedTuple):
     max_children: int = 4  # of a node; 1 makes a chain
     plain_top_k: int = 8  # candidates a position of a drafter without selector
     num_others: int = 8  # candidates that only the noise favours, a position
+    draft_vocabulary: tuple[int, ...] | None = None  # tokens that drafts are made of; None: all
 
 
 class Sampling(NamedTuple):
@@ -143,6 +145,9 @@ class _Request:
         hidden = drafter(embeddings, positions[None], core)  # [1, B, D]
         hidden = hidden[:, drafter.config.draft_positions()][:, : window.max_depth]  # [1, g, D]
         logits = drafter.unary_logits(hidden, self._head)  # [1, g, V]
+        if window.draft_vocabulary is not None:
+            listed = torch.tensor(window.draft_vocabulary, device=self.device)
+            logits = spread_logits(logits[..., listed], listed, self.vocab_size)
 
         selector = drafter.selector
         candidates = noisy_candidates(

@@ -15,8 +15,8 @@ from sglang.srt.model_executor.forward_batch_info import (
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
 from dflash_sglang.adaptive.doubt import DoubtLedger
+from dflash_sglang.engine.draft_head import DraftHead
 from dflash_sglang.engine.noise import StepNoise
-from dflash_sglang.engine.vocabulary import TargetVocabulary
 from dflash_sglang.engine.window import StepWindow
 from dflash_sglang.options import DFlash2Options
 from dflash_sglang.tree.lattice import Lattice, build_lattice
@@ -39,7 +39,7 @@ class Block(NamedTuple):
     """A drafted block: what the drafter knows about each position behind the anchor."""
 
     hidden: torch.Tensor  # [bs, g, D] final hidden state of each drafted position
-    unary_logits: torch.Tensor  # [bs, g, V] float32
+    unary_logits: torch.Tensor  # [bs, g, V] float32, -inf outside the draft vocabulary
 
 
 class Choices(NamedTuple):
@@ -54,17 +54,15 @@ class BlockDrafter:
 
     Args:
         runner: SGLang's runner of the draft model.
-        vocabulary: embedding and head of the target.
+        head: of the target, as drafting uses it.
         options: the resolved speculation window.
     """
 
-    def __init__(
-        self, runner: ModelRunner, vocabulary: TargetVocabulary, options: DFlash2Options
-    ) -> None:
+    def __init__(self, runner: ModelRunner, head: DraftHead, options: DFlash2Options) -> None:
         self._runner = runner
         self._model = runner.model
         self._drafter = runner.model.drafter
-        self._vocabulary = vocabulary
+        self._head = head
         self._options = options
 
     @cached_property
@@ -81,8 +79,8 @@ class BlockDrafter:
         block = hidden.view(bs, self._options.block_size, -1)  # [bs, B, D]
         drafted = block[:, self._drafter.config.draft_positions()]
         drafted = drafted[:, : self._options.max_depth]  # [bs, g, D]
-        logits = self._drafter.unary_logits(drafted, self._vocabulary.logits)
-        return Block(drafted, logits)
+        logits = self._drafter.unary_logits(drafted, self._head.logits)  # [bs, g, R]
+        return Block(drafted, self._head.over_vocabulary(logits))
 
     def lattice(
         self,

@@ -104,6 +104,7 @@ def rehearsal_file(server_args: ServerArgs, options: DFlash2Options) -> Path:
         options.num_nodes,
         options.max_depth,
         options.slots_per_step,
+        options.draft_vocabulary,
     ]
     key = blake2b(repr(decisive).encode(), digest_size=12).hexdigest()
     return cache_directory() / f"steps-{key}.json"

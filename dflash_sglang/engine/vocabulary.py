@@ -1,4 +1,4 @@
-"""The target's embedding and output head, borrowed by the drafter and never copied.
+"""The target's embedding and output head, borrowed by the drafter.
 
 They are reached through SGLang's own modules, so that tied heads, padded or added vocabulary, a
 vocabulary split over ranks and quantized heads work as they do for the target itself.
@@ -33,7 +33,7 @@ class TargetVocabulary:
     def __init__(self, model: nn.Module, vocab_size: int) -> None:
         self._embedding = unwrap_lora_layer(model.get_input_embeddings())
         self._head = unwrap_lora_layer(getattr(model, "lm_head", None) or self._embedding)
-        self._vocab_size = vocab_size
+        self.size = vocab_size
         self._group = get_tp_group()  # the target's, which the vocabulary is split over
         if not isinstance(self._embedding, VocabParallelEmbedding | nn.Embedding):
             raise ValueError(
@@ -59,14 +59,43 @@ class TargetVocabulary:
 
         On several ranks each computes its shard and the shards are gathered.
         """
-        quant_method: Any = getattr(self._head, "quant_method", None)
-        if should_apply_lm_head_quant_method(self._head, quant_method):
+        if self._is_quantized():
+            quant_method: Any = self._head.quant_method
             logits = quant_method.apply(self._head, hidden, None)
         else:
-            weight = self._head.weight
-            product = linear if weight.is_cpu else functional.linear
-            logits = product(hidden.to(weight.dtype), weight)
+            logits = project(hidden, self._head.weight)
         if self._group.world_size > 1:
             logits = self._group.all_gather(logits, dim=-1)
         # Padding of the vocabulary stands behind its last token.
-        return logits[..., : self._vocab_size]
+        return logits[..., : self.size]
+
+    def head_rows(self, tokens: torch.Tensor) -> torch.Tensor:
+        """A copy of the head's rows of ``tokens`` [R] int64, whole on every rank: [R, D].
+
+        Raises:
+            ValueError: the head is quantized, so that its rows do not stand for themselves.
+        """
+        if self._is_quantized():
+            raise ValueError(
+                "a draft vocabulary takes rows of the target's head as they are, and this head is "
+                "quantized: serve with --dflash2-config '{\"draft_vocabulary\": false}'."
+            )
+        weight = self._head.weight.detach()
+        places = tokens - self._group.rank_in_group * weight.shape[0]
+        is_here = (places >= 0) & (places < weight.shape[0])
+        rows = weight[places.clamp(0, weight.shape[0] - 1)] * is_here[:, None]
+        return self._group.all_reduce(rows) if self._group.world_size > 1 else rows
+
+    @property
+    def device(self) -> torch.device:
+        return self._embedding.weight.device
+
+    def _is_quantized(self) -> bool:
+        method = getattr(self._head, "quant_method", None)
+        return should_apply_lm_head_quant_method(self._head, method)
+
+
+def project(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """hidden [..., D] times weight [rows, D] -> [..., rows] in the weight's dtype."""
+    product = linear if weight.is_cpu else functional.linear
+    return product(hidden.to(weight.dtype), weight)

@@ -19,9 +19,10 @@ from sglang.srt.speculative.spec_tp_sync import SpecTpSync, SpecTpSyncSite
 from sglang.srt.speculative.spec_utils import draft_pp_context, draft_tp_context
 
 from dflash_sglang.adaptive.costs import Measured
-from dflash_sglang.algorithm import drafter_of, options_of
+from dflash_sglang.algorithm import draft_vocabulary_of, drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
+from dflash_sglang.engine.draft_head import DraftHead
 from dflash_sglang.engine.drafting import BlockDrafter
 from dflash_sglang.engine.first_rank import first_ranks
 from dflash_sglang.engine.first_tokens import draw_as_alone
@@ -86,7 +87,8 @@ class DFlash2Worker(BaseSpecWorker):
                 algo_label="dflash2",
             ).draft_worker
         self._draft_runner = self._draft_worker.model_runner
-        self._drafter = BlockDrafter(self._draft_runner, vocabulary, self._options)
+        head = DraftHead(vocabulary, draft_vocabulary_of(server_args))
+        self._drafter = BlockDrafter(self._draft_runner, head, self._options)
         self._adjuster = LogitAdjuster(
             self._runner.model_config.vocab_size, self._options.max_depth, self._runner.device
         )

@@ -1,4 +1,4 @@
-"""`python -m dflash_sglang.train capture | train | evaluate`: without the rest of `dflash2`."""
+"""`python -m dflash_sglang.train COMMAND`: capture, train, evaluate, vocabulary."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import sys
 
 import typer
 
+from dflash_sglang.drafter.vocabulary import VocabularyError
+
 from .commands import capture_command, evaluate_command, train_command
 from .errors import DataError, TargetError, TrainingError
+from .vocabulary import vocabulary_command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -16,9 +19,10 @@ def main(argv: list[str] | None = None) -> int:
     app.command("capture")(capture_command)
     app.command("train")(train_command)
     app.command("evaluate")(evaluate_command)
+    app.command("vocabulary")(vocabulary_command)
     try:
         app(argv, standalone_mode=False)
-    except (DataError, TargetError, TrainingError) as error:
+    except (DataError, TargetError, TrainingError, VocabularyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from dflash_sglang.drafter import DFlash2Drafter, load_drafter
+from dflash_sglang.drafter.vocabulary import listed_beside
 from dflash_sglang.kernels import library
 
 from .capture import CaptureOptions, capture, make_plan
@@ -205,6 +206,9 @@ def evaluate_command(
     noise_doubt: Annotated[
         float | None, typer.Option(min=0.01, max=100, help="default: learned for each prompt")
     ] = None,
+    whole_vocabulary: Annotated[
+        bool, typer.Option(help="make drafts of all tokens, whatever the checkpoint lists")
+    ] = False,
     seed: int = 0,
     dtype: Dtype = "float32",
 ) -> None:
@@ -214,8 +218,13 @@ def evaluate_command(
     model = load_drafter(drafter, dtype=precision)
     tokenizer = load_tokenizer(target)
     tapped = Target.from_pretrained(str(target), model.config.target_layer_ids, dtype=precision)
+    tokens = None if whole_vocabulary else listed_beside(drafter, model.config.vocab_size)
     objective = DraftObjective(
-        model, tapped.embedding_weight, tapped.head_weight, tapped.head_bias
+        model,
+        tapped.embedding_weight,
+        tapped.head_weight,
+        tapped.head_bias,
+        draft_vocabulary=None if tokens is None else torch.tensor(tokens),
     ).eval()
     asked = read_prompts(prompts, tokenizer, limit)
     measured = evaluate(
@@ -237,6 +246,7 @@ def evaluate_command(
             "max_new_tokens": max_new_tokens,
             "seed": seed,
             "dtype": dtype,
+            "draft_vocabulary": None if tokens is None else len(tokens),
             "modes": as_json(measured),
         }
         write_text(out, json.dumps(report, indent=2) + "\n")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dflash_sglang.drafter import DFlash2Drafter
+from dflash_sglang.drafter.vocabulary import spread_logits
 
 from .anchors import UNUSED
 from .cores import PackedCore, packed_core
@@ -60,12 +61,15 @@ class DraftObjective(nn.Module):
         core: attention core; None takes the best of the device.
         feature_scale: [n_taps * D], what the features are multiplied with before the drafter reads
             them (see feature_scale.py); None leaves them as they are.
+        draft_vocabulary: [R] int64 tokens that drafts are made of (see drafter/vocabulary.py); None
+            for all. Training does not know it.
     """
 
     embedding: Tensor
     head: Tensor
     weights: Tensor
     feature_scale: Tensor | None
+    draft_vocabulary: Tensor | None
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class DraftObjective(nn.Module):
         selector_weight: float = 1.0,
         core: type[PackedCore] | None = None,
         feature_scale: Tensor | None = None,
+        draft_vocabulary: Tensor | None = None,
     ):
         super().__init__()
         self.drafter = drafter
@@ -85,6 +90,7 @@ class DraftObjective(nn.Module):
         self.register_buffer("head", head.detach(), persistent=False)
         self.register_buffer("head_bias", head_bias, persistent=False)
         self.register_buffer("feature_scale", feature_scale, persistent=False)
+        self.register_buffer("draft_vocabulary", draft_vocabulary, persistent=False)
         weights = position_weights(drafter.config.block_size)
         self.register_buffer("weights", weights, persistent=False)
 
@@ -162,14 +168,23 @@ class DraftObjective(nn.Module):
         """hidden [n, g, D] -> fp32 logits of this step's rows [n, g, R]."""
         if rows.ids is None:
             return self.full_logits(hidden)
-        weight = self.head[rows.ids]
-        bias = None if self.head_bias is None else self.head_bias[rows.ids]
-        logits = self.drafter.unary_logits(hidden, lambda h: F.linear(h, weight, bias))
-        return logits + rows.correction
+        return self._row_logits(hidden, rows.ids) + rows.correction
 
     def full_logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., D] -> fp32 logits over the whole vocabulary [..., V]."""
         return self.drafter.unary_logits(hidden, lambda h: F.linear(h, self.head, self.head_bias))
+
+    def draft_logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., D] -> the fp32 logits that drafts are made from, [..., V]."""
+        if self.draft_vocabulary is None:
+            return self.full_logits(hidden)
+        logits = self._row_logits(hidden, self.draft_vocabulary)
+        return spread_logits(logits, self.draft_vocabulary, self.head.shape[0])
+
+    def _row_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        weight = self.head[tokens]
+        bias = None if self.head_bias is None else self.head_bias[tokens]
+        return self.drafter.unary_logits(hidden, lambda h: F.linear(h, weight, bias))
 
 
 def block_labels(batch: Batch, num_draft_tokens: int) -> Tensor:

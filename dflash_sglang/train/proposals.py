@@ -69,7 +69,7 @@ def best_candidates(objective: DraftObjective, states: BlockStates) -> Candidate
     """Noise-free candidates of drafted blocks."""
     selector = objective.drafter.selector
     top_k = CANDIDATES if selector is None else selector.top_k
-    unary, tokens = objective.full_logits(states.hidden).topk(top_k, dim=-1)  # [n, g, K]
+    unary, tokens = objective.draft_logits(states.hidden).topk(top_k, dim=-1)  # [n, g, K]
     if selector is None:
         return Candidates(tokens, unary)
     return Candidates(tokens, selector.pair_scores(states.hidden, states.anchors, tokens, unary))
@@ -116,7 +116,7 @@ class SharedNoise:
 
     def propose(self, objective, states, rows, places) -> Proposal:
         selector = objective.drafter.selector
-        logits = objective.full_logits(states.hidden)  # [n, g, V]
+        logits = objective.draft_logits(states.hidden)  # [n, g, V]
         candidates = noisy_candidates(
             logits,
             self._noise(rows, places, logits.shape[1]),

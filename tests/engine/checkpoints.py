@@ -15,6 +15,7 @@ from dflash_sglang.drafter.model import DFlash2Drafter
 
 VOCAB = 64
 MASK_TOKEN = VOCAB - 1
+LISTED = tuple(range(VOCAB - 1, 15, -1))  # of a draft vocabulary
 LAYERS = 6
 
 _COMMON: dict[str, Any] = {

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dflash_sglang.bench.server import Server, running
-from tests.engine.checkpoints import save_random_drafter, save_target
+from dflash_sglang.drafter.vocabulary import write_draft_vocabulary
+from tests.engine.checkpoints import LISTED, save_random_drafter, save_target
 from tests.engine.servers import CROWDED, SEEDED, Pair, Trio, plain_server, speculative_server
 from tests.engine.tokenizers import save_tokenizer
 
@@ -32,10 +33,17 @@ def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trio(tiny_qwen3, tiny_drafter) -> Iterator[Trio]:
+def trio(tiny_qwen3, tiny_drafter, tmp_path_factory) -> Iterator[Trio]:
+    """The chain is made of a part of the vocabulary, the tree of all of it."""
+    listed = tmp_path_factory.mktemp("vocabulary") / "listed.json"
+    write_draft_vocabulary(listed, LISTED)
     servers = Trio(
         plain_server(tiny_qwen3),
-        speculative_server(tiny_qwen3, tiny_drafter, "--speculative-eagle-topk", "1"),
+        speculative_server(
+            tiny_qwen3,
+            tiny_drafter,
+            *("--speculative-eagle-topk", "1", "--speculative-token-map", str(listed)),
+        ),
         speculative_server(
             tiny_qwen3,
             tiny_drafter,

@@ -6,7 +6,7 @@ import transformers
 
 from dflash_sglang.drafter.checkpoint import load_drafter
 from dflash_sglang.drafter.reference import Window, generate
-from tests.engine.checkpoints import VOCAB
+from tests.engine.checkpoints import LISTED, VOCAB
 from tests.engine.traffic import generate_all, make_prompts
 
 NEW_TOKENS = 64
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.server
 @pytest.mark.parametrize(
     ("shape", "window"),
     [
-        ("chain", Window(num_nodes=8, max_children=1)),
+        ("chain", Window(num_nodes=8, max_children=1, draft_vocabulary=LISTED)),
         ("tree", Window(num_nodes=16, max_children=12)),
     ],
 )

@@ -3,7 +3,8 @@
 import pytest
 
 from dflash_sglang.bench.server import running
-from tests.engine.checkpoints import VOCAB
+from dflash_sglang.drafter.vocabulary import write_draft_vocabulary
+from tests.engine.checkpoints import LISTED, VOCAB
 from tests.engine.servers import plain_server, speculative_server
 from tests.engine.test_greedy_identity import TIE
 from tests.engine.traffic import differences, generate_all, make_prompts
@@ -11,13 +12,19 @@ from tests.engine.traffic import differences, generate_all, make_prompts
 pytestmark = pytest.mark.server
 
 
-def test_two_ranks_keep_the_tokens_of_two_ranks_without_speculation(tiny_qwen3, tiny_drafter):
+def test_two_ranks_keep_the_tokens_of_two_ranks_without_speculation(
+    tiny_qwen3, tiny_drafter, tmp_path
+):
+    """Drafts are made of tokens whose rows of the head lie on the second rank, most of them."""
+    listed = tmp_path / "listed.json"
+    write_draft_vocabulary(listed, LISTED)
     two_ranks = ("--tp", "2")
     plain = plain_server(tiny_qwen3, *two_ranks)
     tree = speculative_server(
         tiny_qwen3,
         tiny_drafter,
         *("--speculative-eagle-topk", "12", "--dflash2-config", '{"adaptive": true}'),
+        *("--speculative-token-map", str(listed)),
         *two_ranks,
     )
     prompts = make_prompts(8, VOCAB - 1, longest=100)

@@ -25,11 +25,15 @@ library.load()
     st.integers(0, 16),
     st.sampled_from([0.3, 1.0, 5.0]),
     st.booleans(),
+    st.booleans(),
     st.data(),
 )
-def test_candidates_equal_reference(bs, g, V, K, M, spread, truncates, data) -> None:
+def test_candidates_equal_reference(bs, g, V, K, M, spread, truncates, lists, data) -> None:
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
     logits = torch.randn(bs, g, V, generator=generator) * spread
+    if lists:  # a draft vocabulary of half the tokens, at least as many as there are candidates
+        unlisted = torch.randperm(V, generator=generator)[max(V // 2, K + M) :]
+        logits[..., unlisted] = -torch.inf
     scale = torch.rand(bs, generator=generator) + 0.3
     weight = torch.rand(bs, generator=generator) * 3 + 1
     seeds = torch.randint(0, 2**60, (bs,), generator=generator)

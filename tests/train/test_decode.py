@@ -69,6 +69,7 @@ def test_a_stop_token_inside_an_accepted_block_ends_the_response(
     assert [result.tokens for result in drafted] == expected
 
 
+@pytest.mark.parametrize("listed", [None, tuple(range(50, 10, -2))], ids=["all", "listed"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
 def test_tokens_and_accept_lengths_equal_the_reference(
@@ -77,13 +78,16 @@ def test_tokens_and_accept_lengths_equal_the_reference(
     trained: DraftObjective,
     shape: TreeShape,
     temperature: float,
+    listed: tuple[int, ...] | None,
 ):
+    objective = copy.copy(trained)
+    objective.draft_vocabulary = None if listed is None else torch.tensor(listed)
     seeds = torch.tensor([3, 1, 4, 2**40 + 1])
     fixed = SharedNoise(shape, temperature, seeds, doubt=DEFAULT_DOUBT)
     proposer = fixed if temperature else Greedy(shape)
-    ours = decode_batch(target, trained, PROMPTS, proposer, 14, [])
+    ours = decode_batch(target, objective, PROMPTS, proposer, 14, [])
     model = AutoModelForCausalLM.from_pretrained(target_path, dtype=torch.float32).eval()
-    window = Window(shape.nodes, max_depth=3, max_children=shape.children)
+    window = Window(shape.nodes, max_depth=3, max_children=shape.children, draft_vocabulary=listed)
     for prompt, seed, result in zip(PROMPTS, seeds.tolist(), ours, strict=True):
         sampling = Sampling(temperature, seed)
         theirs = generate(model, trained.drafter, torch.tensor(prompt), 14, window, sampling)

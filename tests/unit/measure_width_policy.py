@@ -50,6 +50,7 @@ def microseconds(bs: int, nodes: int) -> float:
         num_steps=None,
         num_draft_tokens=nodes,
         topk=None,
+        draft_vocabulary=None,
         tuning=Tuning(adaptive=True),
     )
     limits = LimitTable(64, nodes, options.max_depth, "cpu")

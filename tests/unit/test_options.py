@@ -11,13 +11,16 @@ from tests.engine.checkpoints import drafter_fields
 DRAFTER = DFlash2Config.from_dict(drafter_fields())  # block 8, 16 candidates
 
 
-def resolve(num_steps=None, num_draft_tokens=None, topk=None, device="cpu", adaptive=None):
+def resolve(
+    num_steps=None, num_draft_tokens=None, topk=None, device="cpu", adaptive=None, vocabulary=None
+):
     return resolve_options(
         DRAFTER,
         device=device,
         num_steps=num_steps,
         num_draft_tokens=num_draft_tokens,
         topk=topk,
+        draft_vocabulary=vocabulary,
         tuning=Tuning(adaptive=adaptive),
     )
 
@@ -105,3 +108,10 @@ def test_tuning_is_read_from_json_and_from_a_file(tmp_path):
 def test_bad_tuning_is_refused_with_the_list_of_what_is_allowed(text, sentence):
     with pytest.raises(OptionsError, match=sentence):
         parse_tuning(text)
+
+
+def test_a_draft_vocabulary_is_said_and_must_hold_all_candidates():
+    assert "16 candidates a position out of 4,000 tokens" in resolve(vocabulary=4000).describe()
+    assert "out of" not in resolve().describe()
+    with pytest.raises(OptionsError, match=r"at least 32 tokens for 16 candidates .* got 31"):
+        resolve(vocabulary=31)
