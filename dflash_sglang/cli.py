@@ -158,6 +158,28 @@ def inspect(
         raise typer.Exit(1)
 
 
+@app.command()
+def export(
+    drafter: Annotated[Path, typer.Argument(help="The drafter's folder.")],
+    engine: Annotated[str, typer.Option("--for", help="The engine that will read it: vllm.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; absent or empty.")],
+    target: Annotated[
+        str, typer.Option(help="Its target: a folder, which it must fit, or a name.")
+    ],
+    dtype: Annotated[str, typer.Option(help="Of the weights: bfloat16 or stored.")] = "bfloat16",
+) -> None:
+    """Write a drafter for another engine; print the command and the Python that serve it there.
+
+    Example: dflash2 export drafter/ --for vllm --out drafter-vllm/ --target Qwen/Qwen3-4B
+    """
+    from dflash_sglang.drafter.export import export_drafter
+
+    written = export_drafter(engine, drafter, out, target, dtype)
+    if not written.compared:
+        typer.echo(f"{target} is no folder here, so nobody checked that it fits.", err=True)
+    typer.echo(f"{written.command}\n\n{written.snippet}")
+
+
 kernels = typer.Typer(help="The compiled kernels: what runs where, is it right, how fast is it.")
 app.add_typer(kernels, name="kernels", no_args_is_help=True)
 
