@@ -124,7 +124,7 @@ while [ $# -gt 0 ]; do case $1 in --out|--json) out=$2;; esac; shift; done
 case $stage in
   capture) mkdir -p $out; touch $out/manifest.json ;;
   train) mkdir -p $out/step-000007; touch $out/state.safetensors $out/step-000007/config.json ;;
-  evaluate) touch $out ;;
+  vocabulary|evaluate) touch $out ;;
   bench) mkdir -p $out; touch $out/run.json ;;
 esac
 """
@@ -150,7 +150,9 @@ def test_recipe_says_what_it_expected_when_the_package_cannot_be_had(recipe: Rec
 def test_recipe_runs_every_stage_once(recipe: Recipe):
     make_target(recipe)
     assert recipe.run().returncode == 0
-    assert recipe.stages() == ["capture", "capture", "train", "evaluate", "bench"]
+    assert recipe.stages() == [
+        *("capture", "capture", "train", "vocabulary", "evaluate", "bench"),
+    ]
     assert recipe.run().returncode == 0
     assert not recipe.calls.exists() or recipe.stages() == []
 
