@@ -15,9 +15,10 @@ from matplotlib.ticker import MaxNLocator
 from dflash_sglang.bench import figures, metrics, mix_charts
 from dflash_sglang.bench.metrics import METRICS
 from dflash_sglang.bench.modes import PLAIN
+from dflash_sglang.bench.phases import PHASES
 from dflash_sglang.bench.provenance import describe
 from dflash_sglang.bench.records import Case, Cell, Run
-from dflash_sglang.bench.styles import style
+from dflash_sglang.bench.styles import PHASE_COLOURS, UNTIMED, style
 
 _DPI = 120
 
@@ -96,7 +97,7 @@ def step_budget(run: Run) -> Canvas | None:
         costs = [_mean(cell, "step_ms") for cell in cells]
         brings = [_mean(cell, "accept_length") if _speculates(cell) else 1.0 for cell in cells]
         places = np.arange(len(cells))
-        axes.bar(places, costs, 0.6, color=[style(cell.mode).colour for cell in cells])
+        _stack_phases(axes, cells, np.array(costs))
         axes.set_xticks(places, [cell.mode for cell in cells])
         for place, cost, length in zip(places, costs, brings, strict=True):
             axes.annotate(f"{cost:.1f} ms\n{length:.2f} tokens", (place, cost), ha="center",
@@ -106,7 +107,19 @@ def step_budget(run: Run) -> Canvas | None:
         axes.set(title=f"{workload}, temperature {temperature:g}, {case.load}",
                  ylabel="ms of a decode step")  # fmt: skip
         axes.margins(y=0.2)
-    return _finished(canvas, panels.values(), legend=False)
+    return _finished(canvas, panels.values())
+
+
+def _stack_phases(axes: Axes, cells: list[Cell], costs: np.ndarray) -> None:
+    """Bars of steps, one phase on the other; what the server did not time stands on top."""
+    places, below = np.arange(len(cells)), np.zeros(len(cells))
+    for phase in PHASES:
+        times = np.nan_to_num([_mean(cell, f"{phase}_ms") for cell in cells])
+        if times.any():
+            axes.bar(places, times, 0.6, bottom=below, label=phase, color=PHASE_COLOURS[phase])
+        below += times
+    axes.bar(places, np.maximum(costs - below, 0), 0.6, bottom=below, label=UNTIMED,
+             color=PHASE_COLOURS[UNTIMED])  # fmt: skip
 
 
 def speedup_by_category(run: Run) -> Canvas | None:

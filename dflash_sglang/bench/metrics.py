@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dflash_sglang.bench import widths
+from dflash_sglang.bench import phases, widths
 from dflash_sglang.bench.records import Answer, Cell, Round, WidthUse
 
 _MS = 1000.0
@@ -128,6 +128,13 @@ def _of_widths(figure: Callable[[WidthUse], float | None]) -> Callable[[Round], 
     return lambda round_: None if round_.widths is None else figure(round_.widths)
 
 
+def _of_phase(phase: str) -> Metric:
+    def of(round_: Round) -> float | None:
+        return None if round_.phases is None else phases.step_share_ms(round_.phases, phase)
+
+    return Metric(f"{phase}_ms", "ms", f"{phase} in a decode step, server's count", False, of)
+
+
 def _kv_tokens(round_: Round) -> float | None:
     return None if round_.kv_tokens is None else float(round_.kv_tokens)
 
@@ -148,6 +155,7 @@ METRICS: dict[str, Metric] = {
         Metric("tokens_per_s_per_user", "tok/s", "pace of one reader", True, tokens_per_s_per_user),
         Metric("accept_length", "", "tokens per verify step", True, accept_length),
         Metric("step_ms", "ms", "mean time of a decode step", False, step_ms),
+        *(_of_phase(phase) for phase in phases.PHASES),
         *_percentiles("ttft", "time to first token", _first_token_ms),
         *_percentiles("itl", "inter-token latency", token_gaps_ms),
         *_percentiles("gap", "wait between chunks", chunk_gaps_ms),

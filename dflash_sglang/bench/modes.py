@@ -53,6 +53,11 @@ class Mode:
         """Whether it is dflash2 with the same number of nodes at every step."""
         return self.kind in FIXED
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is dflash2."""
+        return self.is_fixed or self.kind is Kind.ADAPTIVE
+
 
 PLAIN = Mode(Kind.PLAIN)
 NATIVE = Mode(Kind.NATIVE)
@@ -84,7 +89,12 @@ def server_arguments(mode: Mode, pair: Pair, further: list[str]) -> list[str]:
     Raises:
         BenchError: the mode needs a drafter that was not given.
     """
-    arguments = ["--model-path", pair.target, *_speculation(mode, pair), *further]
+    # All publish metrics, since counting costs a server time; ours tell about their steps there.
+    arguments = [
+        *("--model-path", pair.target, "--enable-metrics"),
+        *_speculation(mode, pair),
+        *further,
+    ]
     return _one_config(arguments)
 
 
@@ -96,11 +106,8 @@ def _speculation(mode: Mode, pair: Pair) -> list[str]:
             return [_ALGORITHM, "DFLASH", _DRAFTER, _needed(pair.drafter, mode, "--drafter")]
         case Kind.CHAIN:
             return [*_dflash2(mode, pair), _CHILDREN, "1"]
-        case Kind.TREE:
+        case Kind.TREE | Kind.ADAPTIVE:
             return _dflash2(mode, pair)
-        case Kind.ADAPTIVE:
-            # SGLang's own metrics carry what the policy chose (bench.widths).
-            return [*_dflash2(mode, pair), "--enable-metrics"]
         case Kind.NGRAM:
             return [_ALGORITHM, "NGRAM"]
         case Kind.EAGLE3:

@@ -89,6 +89,13 @@ class WidthUse(msgspec.Struct, frozen=True, kw_only=True):
     fixed_ms: dict[int, float]
 
 
+class PhaseUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a server's decode steps went; see ``bench.phases``."""
+
+    steps: int
+    ms: dict[str, float]  # phase -> milliseconds of all steps
+
+
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One pass over the prompts of a case, in one mode."""
 
@@ -97,6 +104,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = None  # most KV slots in use, if the server tells
     energy_j: float | None = None  # of the whole machine, if the platform tells
     widths: WidthUse | None = None  # if the server chooses them, and tells
+    phases: PhaseUse | None = None  # if the server tells
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,9 +22,15 @@ from dflash_sglang.bench.mix_tables import (
     mix_table,
     widths_table,
 )
+from dflash_sglang.bench.phases import PHASES
 from dflash_sglang.bench.records import Run, write_run
 from dflash_sglang.bench.tables import Row, Table, as_html, markdown
 
+BUDGET_NOTE = (
+    "A step as the client sees it, and the server's own count of what is in it: the drafter with "
+    "lattice and tree, the target's forward with its draws, and the commit (walk, KV moves, "
+    "injection). The rest is scheduling, the way to the client, and prefills of other requests."
+)
 _LABELS = ("workload", "temperature", "load", "mode")
 _LATENCIES = {  # the other percentiles stand in figures.json
     "ttft_p50": "TTFT p50",
@@ -103,6 +109,7 @@ def sections(run: Run) -> list[Section]:
             "shares a wait among the tokens that it brought; the gap is the wait itself.",
             _table(run, _LATENCIES),
         ),
+        *_budget(run),
         *_adaptive(run),
         *_resources(run),
     ]
@@ -174,6 +181,15 @@ def _adaptive(run: Run) -> list[Section]:
     if chosen is not None:
         found.append(Section("Widths chosen", WIDTHS_NOTE, chosen))
     return found
+
+
+def _budget(run: Run) -> list[Section]:
+    columns = {f"{phase}_ms": phase for phase in PHASES}
+    if not _table(run, columns).figure_columns:
+        return []
+    return [
+        Section("Time budget of a step", BUDGET_NOTE, _table(run, {"step_ms": "step", **columns}))
+    ]
 
 
 def _resources(run: Run) -> list[Section]:

@@ -12,18 +12,19 @@ import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dflash_sglang.bench import phases, widths
 from dflash_sglang.bench.client import Message
+from dflash_sglang.bench.counters import Counters, read_counters
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.fleet import Endpoint, Fleet, running_fleet
 from dflash_sglang.bench.load import Send, drive
 from dflash_sglang.bench.machine import measured_now
-from dflash_sglang.bench.modes import PLAIN, Kind, Mode, Pair, server_arguments
+from dflash_sglang.bench.modes import PLAIN, Mode, Pair, server_arguments
 from dflash_sglang.bench.observe import EnergyMeter, watching_kv
 from dflash_sglang.bench.provenance import Measured
-from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup, WidthUse
+from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup
 from dflash_sglang.bench.server import Server
 from dflash_sglang.bench.stream import Sampling, Stream, model_name, open_session, stream_chat
-from dflash_sglang.bench.widths import between, read_widths
 from dflash_sglang.bench.workloads import Prompt
 
 _WARM_UP_PROMPTS = 4
@@ -214,7 +215,7 @@ class _Lane:
         sampling = Sampling(case.temperature, plan.max_tokens, plan.seed, plan.ignore_eos)
         if not plan.keeps_cache:
             await self._flush()
-        widths = await self._widths()
+        before = await self._counters()
         async with watching_kv(self._session, self._url) as watch:
             meter = EnergyMeter()
             start = time.perf_counter()
@@ -223,17 +224,18 @@ class _Lane:
             )
             wall = time.perf_counter() - start
             energy = meter.joules()
+        after = await self._counters()
         return Round(
             answers=answers,
             wall_s=wall,
             kv_tokens=watch.most,
             energy_j=energy,
-            widths=between(widths, await self._widths()),
+            widths=widths.between(widths.width_use(before), widths.width_use(after)),
+            phases=phases.between(phases.phase_use(before), phases.phase_use(after)),
         )
 
-    async def _widths(self) -> WidthUse | None:
-        adaptive = self.mode.kind is Kind.ADAPTIVE
-        return await read_widths(self._session, self._url) if adaptive else None
+    async def _counters(self) -> Counters | None:
+        return await read_counters(self._session, self._url) if self.mode.is_ours else None
 
     def _sender(self, sampling: Sampling) -> Send:
         async def send(messages: list[Message], seed: int) -> Stream:

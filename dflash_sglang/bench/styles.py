@@ -33,6 +33,10 @@ _KINDS = {
     Kind.EAGLE3: Style("#D55E00", "-^"),
 }
 
+# Parts of a step, which are none of the modes' colours.
+UNTIMED = "everything else"
+PHASE_COLOURS = {"draft": "#F0E442", "verify": "#3B7080", "commit": "#A0522D", UNTIMED: "#BBBBBB"}
+
 
 def style(name: str) -> Style:
     """The style of a mode; more nodes are a darker shade of their kind's colour."""

@@ -7,11 +7,7 @@ round's figures are the differences of two readings.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
+from dflash_sglang.bench.counters import Counters
 from dflash_sglang.bench.records import WidthUse
 
 _STEPS = "dflash2_steps_total"
@@ -23,46 +19,25 @@ _FIXED_TOKENS = "dflash2_fixed_tokens_total"
 _FIXED_MS = "dflash2_fixed_milliseconds_total"
 
 
-async def read_widths(session: aiohttp.ClientSession, url: str) -> WidthUse | None:
-    """A server's counts since it started; None where it does not publish them."""
-    try:
-        async with session.get(f"{url}/metrics") as response:
-            if response.status != 200:
-                return None
-            return parse_widths(await response.text())
-    except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
-        return None  # figures beside the measurement are no reason to lose it
-
-
-def parse_widths(page: str) -> WidthUse | None:
-    """The counts on a page in Prometheus' text format; None if there are none, or no such page.
+def width_use(counters: Counters | None) -> WidthUse | None:
+    """The counts since the server started; None where it chooses no widths, or does not tell.
 
     Ranks count the same steps each; what is told of them are shares and rates.
     """
-    sums: dict[str, float] = defaultdict(float)
-    by_nodes: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    try:
-        for family in text_string_to_metric_families(page):
-            if not family.name.startswith("dflash2_"):
-                continue
-            for sample in family.samples:
-                nodes = sample.labels.get("nodes")
-                if nodes is None:
-                    sums[sample.name] += sample.value
-                else:
-                    by_nodes[sample.name][int(nodes)] += sample.value
-    except ValueError:
+    if counters is None or _MS not in counters.sums:
         return None
-    if _MS not in sums:
-        return None
+
+    def by_nodes(name: str) -> dict[int, float]:
+        return {int(nodes): value for nodes, value in counters.by_label.get(name, {}).items()}
+
     return WidthUse(
-        steps={nodes: int(count) for nodes, count in sorted(by_nodes[_STEPS].items())},
-        promised_tokens=sums[_PROMISED_TOKENS],
-        promised_ms=sums[_PROMISED_MS],
-        tokens=sums[_TOKENS],
-        ms=sums[_MS],
-        fixed_tokens=dict(sorted(by_nodes[_FIXED_TOKENS].items())),
-        fixed_ms=dict(sorted(by_nodes[_FIXED_MS].items())),
+        steps={nodes: int(count) for nodes, count in sorted(by_nodes(_STEPS).items())},
+        promised_tokens=counters.sums[_PROMISED_TOKENS],
+        promised_ms=counters.sums[_PROMISED_MS],
+        tokens=counters.sums[_TOKENS],
+        ms=counters.sums[_MS],
+        fixed_tokens=dict(sorted(by_nodes(_FIXED_TOKENS).items())),
+        fixed_ms=dict(sorted(by_nodes(_FIXED_MS).items())),
     )
 
 

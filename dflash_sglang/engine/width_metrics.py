@@ -6,7 +6,7 @@ from dflash_sglang.adaptive.telemetry import WidthLog
 
 
 class WidthMetrics:
-    """Counters of chosen widths and of what was promised and came; rates are left to the reader.
+    """Counters of what was promised of widths and what came; rates are left to the reader.
 
     They are made after SGLang's, which sets up the folder that its processes share.
     """
@@ -17,7 +17,6 @@ class WidthMetrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"dflash2_{name}", text, labels)
 
-        self._steps = counter("steps", "Decode steps by the nodes verified.", "nodes")
         self._promised_tokens = counter("promised_tokens", "Tokens that steps were to bring.")
         self._promised_ms = counter(
             "promised_milliseconds", "Milliseconds that steps were to take."
@@ -33,8 +32,6 @@ class WidthMetrics:
 
     def add(self, log: WidthLog) -> None:
         """Take in a stretch of steps."""
-        for nodes, count in log.steps.items():
-            self._steps.labels(str(nodes)).inc(count)
         self._promised_tokens.inc(log.promised_tokens)
         self._promised_ms.inc(log.promised_ms)
         self._tokens.inc(log.tokens)

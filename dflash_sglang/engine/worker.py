@@ -37,6 +37,7 @@ from dflash_sglang.engine.rehearsal import (
     remembered,
 )
 from dflash_sglang.engine.state import DraftState, carry
+from dflash_sglang.engine.step_clock import StepClock, StepMetrics
 from dflash_sglang.engine.targets import check_target
 from dflash_sglang.engine.verifying import TreeVerifier
 from dflash_sglang.engine.vocabulary import TargetVocabulary
@@ -117,6 +118,12 @@ class DFlash2Worker(BaseSpecWorker):
             WidthMetrics() if get_observability().enable_metrics else None,
         )
 
+    @cached_property
+    def _clock(self) -> StepClock:
+        return StepClock(
+            self._runner.device, StepMetrics() if get_observability().enable_metrics else None
+        )
+
     @torch.inference_mode()
     def _rehearse(self) -> list[Measured]:
         stage = Stage(self._runner, self._drafter, self._algorithm, self._options.slots_per_step)
@@ -155,7 +162,7 @@ class DFlash2Worker(BaseSpecWorker):
     def init_cuda_graphs(self) -> None:
         with draft_pp_context(), draft_tp_context(self.draft_parallel_layout):
             super().init_cuda_graphs()
-        _ = self._widths  # everything that a rehearsal needs is there now
+        _ = self._widths, self._clock  # everything that a rehearsal needs is there now
 
     def forward_batch_generation(
         self,
@@ -214,6 +221,7 @@ class DFlash2Worker(BaseSpecWorker):
         publish: Publish,
         grammar_barrier: Callable[[], None] | None,
     ) -> GenerationBatchResult:
+        self._clock.start()
         window = open_window(batch, self._runner, self._options.slots_per_step)
         noise = step_noise(
             batch, window.prefix_lens, self._options.max_depth, self._target_worker.random_seed
@@ -221,8 +229,10 @@ class DFlash2Worker(BaseSpecWorker):
         edges, tree = self._propose(batch, window, noise)
         layout = make_layout(tree, window.prefix_lens)
 
+        self._clock.lap()
         target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
         self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+        self._clock.lap()
         nodes = tree.tokens.shape[1]
         depth = min(self._options.max_depth, nodes - 1)
         allowed = self._limits.bound(batch.reqs, batch.req_pool_indices, tree)
@@ -237,6 +247,7 @@ class DFlash2Worker(BaseSpecWorker):
         publish(moves.new_lens)
         self._commit(moves, target.output.hidden_states, depth)
         target.output.hidden_states = None
+        self._clock.finish(nodes, len(batch.reqs))
         return GenerationBatchResult(
             logits_output=target.output,
             next_token_ids=verdict.tokens.reshape(-1),

@@ -35,16 +35,17 @@ FIXED, ADAPTIVE = '{"adaptive": false}', '{"adaptive": true}'
         ("chain4", ["dflash2", "drafter", NODES, "4", CHILDREN, "1", FIXED]),
         ("tree", ["dflash2", "drafter", FIXED]),
         ("tree8", ["dflash2", "drafter", NODES, "8", FIXED]),
-        ("adaptive", ["dflash2", "drafter", NODES, "32", "--enable-metrics", ADAPTIVE]),
+        ("adaptive", ["dflash2", "drafter", NODES, "32", ADAPTIVE]),
         ("ngram", ["NGRAM"]),
     ],
 )
 def test_each_mode_is_sglangs_own_flags(mode, flags):
     arguments = server_arguments(parse_mode(mode), PAIR, ["--device", "cpu"])
     assert arguments[:2] == ["--model-path", "target"]
-    assert "--device" in arguments
+    assert {"--device", "--enable-metrics"} < set(arguments)
     names = ("--speculative-algorithm", "--speculative-draft-model-path", "--dflash2-config")
-    asked = [word for word in arguments[2:] if word not in (*names, "--device", "cpu")]
+    shared = ("--enable-metrics", "--device", "cpu")
+    asked = [word for word in arguments[2:] if word not in (*names, *shared)]
     assert asked == flags
 
 

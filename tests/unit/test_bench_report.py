@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dflash_sglang import cli
 from dflash_sglang.bench import charts, report
 from dflash_sglang.bench.figures import Entry, entries
-from dflash_sglang.bench.records import read_run, write_run
+from dflash_sglang.bench.records import Cell, PhaseUse, read_run, write_run
 from tests.unit.bench_runs import plain_and_tree
 
 
@@ -100,6 +100,25 @@ def test_markdown_has_a_row_for_every_mode_and_case(run):
 def test_the_first_token_is_said_to_come_from_the_prefix_cache_that_there_was(run, keeps, said):
     setup = msgspec.structs.replace(run.setup, keeps_cache=keeps)
     assert said in report.as_markdown(msgspec.structs.replace(run, setup=setup))
+
+
+def test_where_a_step_went_is_told_where_the_server_timed_it(run):
+    assert "Time budget" not in report.as_markdown(run)
+    use = PhaseUse(steps=4, ms={"draft": 8.0, "verify": 20.0, "commit": 2.0})
+
+    def timed(cell: Cell) -> Cell:
+        rounds = [msgspec.structs.replace(round_, phases=use) for round_ in cell.rounds]
+        return msgspec.structs.replace(cell, rounds=rounds) if cell.mode == "tree" else cell
+
+    cells = [timed(cell) for cell in run.cells]
+    known = msgspec.structs.replace(run, cells=cells)
+    budget = report.as_markdown(known).split("## Time budget of a step")[1]
+    tree = next(line for line in budget.splitlines() if "| tree |" in line)
+    phases = [text.split(" ±")[0].strip() for text in tree.split("|")[6:9]]
+    assert phases == ["2.00", "5.00", "0.5"]
+    canvas = charts.step_budget(known)
+    legend = {text.get_text() for text in canvas.legends[0].get_texts()}
+    assert legend == {"draft", "verify", "commit", "everything else"}
 
 
 def test_pictures_without_figures_are_left_out(run):

@@ -5,8 +5,9 @@ import pytest
 from rich.console import Console
 
 from dflash_sglang.bench.cases import all_cases
+from dflash_sglang.bench.metrics import METRICS
 from dflash_sglang.bench.modes import Pair, parse_mode
-from dflash_sglang.bench.records import Load, Round, Run, WidthUse
+from dflash_sglang.bench.records import Load, PhaseUse, Round, Run, WidthUse
 from dflash_sglang.bench.session import Plan, execute
 from dflash_sglang.bench.workloads import load_workloads
 from tests.unit.bench_server import Behaviour, serving
@@ -85,6 +86,26 @@ def test_every_workload_is_warmed_up():
     assert first == {prompts[0].messages[0]["content"] for prompts in made.prompts.values()}
 
 
+TIMES = tuple(
+    f'dflash2_phase_milliseconds_total{{{{phase="{phase}"}}}} {{n}}'
+    for phase in ("draft", "verify", "commit")
+)
+
+
+def test_where_a_step_went_is_counted_round_by_round():
+    published = QUICK._replace(metrics=(*TIMES, 'dflash2_steps_total{{nodes="8"}} {n}'))
+    with serving(published) as fake, serving(QUICK) as silent:
+        run = measure(plan({"tree8": fake.url, "chain": silent.url}, ["builtin:json"], [4]))
+    cells = {cell.mode: cell for cell in run.cells}
+    timed, other = cells["tree8"], cells["chain"]
+    requests = len(timed.rounds[0].answers)
+    assert timed.rounds[0].phases == PhaseUse(
+        steps=requests, ms=dict.fromkeys(("draft", "verify", "commit"), float(requests))
+    )
+    assert [round_.phases for round_ in other.rounds] == [None, None]
+    assert METRICS["verify_ms"].of(timed.rounds[1]) == 1.0
+
+
 def test_what_an_adaptive_server_chose_is_counted_round_by_round():
     published = Behaviour(
         first_s=0.0, gap_s=0.0, metrics=('dflash2_steps_total{{nodes="8"}} {n}',
@@ -93,7 +114,7 @@ def test_what_an_adaptive_server_chose_is_counted_round_by_round():
         "dflash2_milliseconds_total {n}", 'dflash2_fixed_tokens_total{{nodes="8"}} {n}',
         'dflash2_fixed_milliseconds_total{{nodes="8"}} {n}'),
     )  # fmt: skip
-    with serving(published) as fake, serving(published) as fixed:
+    with serving(published) as fake, serving(QUICK) as fixed:
         run = measure(
             plan({"tree8": fixed.url, "adaptive": fake.url}, ["builtin:json"], [4])._replace(
                 prompts_per_user=1

@@ -3,6 +3,7 @@
 import pytest
 
 from dflash_sglang.bench import widths
+from dflash_sglang.bench.counters import parse_counters
 from dflash_sglang.bench.records import WidthUse
 
 # 10 plain steps and 30 of 8 nodes: 100 tokens were expected of them in 500 ms, 90 came in 600 ms.
@@ -42,10 +43,15 @@ sglang:num_used_tokens{tp_rank="0"} 7.0
 """
 
 
+def read(page: str) -> WidthUse | None:
+    return widths.width_use(parse_counters(page))
+
+
 def test_a_page_is_read_and_a_strange_one_is_none():
-    assert widths.parse_widths(PAGE) == USE
-    assert widths.parse_widths("sglang:num_used_tokens 7.0\n") is None
-    assert widths.parse_widths("<html>not found") is None
+    assert read(PAGE) == USE
+    assert read("sglang:num_used_tokens 7.0\n") is None
+    assert read("<html>not found") is None
+    assert read('dflash2_steps_total{nodes="8"} 3\n') is None  # a server of one width
 
 
 def test_shares_and_mean_nodes_count_steps():
@@ -90,7 +96,7 @@ def test_a_round_without_steps_or_without_a_reading_is_none():
 
 def test_ranks_that_count_the_same_steps_do_not_change_shares_or_rates():
     other = "\n".join(line for line in PAGE.splitlines() if "tp_rank" in line)
-    both = widths.parse_widths(PAGE + other.replace('tp_rank="0"', 'tp_rank="1"') + "\n")
+    both = read(PAGE + other.replace('tp_rank="0"', 'tp_rank="1"') + "\n")
     assert both is not None and both.steps == {1: 20, 8: 60}
     assert widths.shares(both) == widths.shares(USE)
     assert widths.observed_per_s(both) == widths.observed_per_s(USE)
