@@ -4,8 +4,9 @@
 // Every output element is one dot product whose order of additions is fixed: sixteen partial sums
 // (which elements go to which is load_pair's choice, by type), added pairwise at the end. How many
 // rows and columns are computed together only decides which registers hold the partial sums, so a
-// row's result is the same bit for bit alone and in any batch. Arithmetic is float32; weights stay
-// in their own type.
+// row's result is the same bit for bit alone and in any batch. Sums are float32; weights stay in
+// their own type. A processor with AVX512_BF16 multiplies bfloat16 in pairs, two neighbouring
+// elements of the depth a lane, so that x stays bfloat16, too.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +17,27 @@
 
 namespace dflash2 {
 
-constexpr int kPanelColumns = 16;    // columns that one task computes
-constexpr int kPanelRows = 64;       // rows that one task computes
-constexpr int kCachedFloats = 6144;  // of x, half of a small first-level cache
-constexpr int kUnpackRows = 16;      // from so many rows on, converting the weights first pays
+constexpr int kPanelColumns = 16;        // columns that one task computes
+constexpr int kPanelRows = 64;           // rows that one task computes
+constexpr int kCachedBytes = 24 * 1024;  // of x, half of a small first-level cache
+constexpr int kUnpackRows = 16;          // from so many rows on, converting the weights first pays
+
+#if defined(__AVX512BF16__)
+constexpr bool kMultipliesPairs = true;
+#else
+constexpr bool kMultipliesPairs = false;
+#endif
+
+// In what type the factors of T are multiplied.
+template <typename T>
+using Factor = std::conditional_t<kMultipliesPairs && std::is_same_v<T, BFloat16>, BFloat16, float>;
 
 template <typename T>
 struct LinearCall {
-  const float* x;   // [rows, width], each row as load_row leaves it
-  const T* weight;  // [columns, depth]
-  const T* bias;    // [columns] or null
-  T* out;           // [rows, columns]
+  const Factor<T>* x;  // [rows, width], each row as load_row leaves it
+  const T* weight;     // [columns, depth]
+  const T* bias;       // [columns] or null
+  T* out;              // [rows, columns]
   int64_t rows, columns, depth, width;
   int64_t weight_stride, out_stride;
 };
@@ -41,6 +52,38 @@ inline void load_row(const T* row, int64_t depth, float* out) {
     store(out + k + kLanes, pair.second);
   }
 }
+
+// The same where it is multiplied as it is.
+inline void load_row(const BFloat16* row, int64_t depth, BFloat16* out) {
+  std::copy_n(row, depth, out);
+  std::fill(out + depth, out + (depth + kPair - 1) / kPair * kPair, BFloat16{});
+}
+
+// 32 weights, to be multiplied with 32 elements of a row that load_row left.
+template <typename W>
+inline VecPair load_factors(const float*, const W* weights) {
+  return load_pair(weights);
+}
+
+inline Vec add_products(Vec sums, const float* x, VecPair weights) {
+  sums += load(x) * weights.first;
+  sums += load(x + kLanes) * weights.second;
+  return sums;
+}
+
+#if defined(__AVX512BF16__)
+
+inline Vec load_factors(const BFloat16*, const BFloat16* weights) {
+  Vec pairs;
+  std::memcpy(&pairs, weights, sizeof(pairs));
+  return pairs;
+}
+
+inline Vec add_products(Vec sums, const BFloat16* x, Vec weights) {
+  return (Vec)_mm512_dpbf16_ps((__m512)sums, (__m512bh)load_factors(x, x), (__m512bh)weights);
+}
+
+#endif
 
 // Lane i of the result is the sum of the lanes of sums[bit_reverse(i)].
 inline Vec add_lanes(Vec (&sums)[kLanes]) {
@@ -59,23 +102,26 @@ inline Vec add_lanes(Vec (&sums)[kLanes]) {
 constexpr int kBitReverse[kLanes] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
 // One register tile. `weights` are kColumns pointers to `depth` elements each.
-template <int kRows, int kColumns, typename W>
-inline Vec dot_products(const float* x, int64_t width, const W* const* weights, int64_t depth) {
+template <int kRows, int kColumns, typename X, typename W>
+inline Vec dot_products(const X* x, int64_t width, const W* const* weights, int64_t depth) {
   static_assert(kRows * kColumns == kLanes);
   Vec sums[kRows][kColumns] = {};
-  const auto add = [&](const float* inputs, int column, VecPair weight) {
+  const auto add = [&](int64_t k, int column, const W* from) {
+    const auto factors = load_factors(x, from);
     for (int r = 0; r < kRows; ++r) {
-      sums[r][column] += load(inputs + r * width) * weight.first;
-      sums[r][column] += load(inputs + r * width + kLanes) * weight.second;
+      sums[r][column] = add_products(sums[r][column], x + r * width + k, factors);
     }
   };
   int64_t k = 0;
   for (; k + kPair <= depth; k += kPair) {
-    for (int c = 0; c < kColumns; ++c) add(x + k, c, load_pair(weights[c] + k));
+    for (int c = 0; c < kColumns; ++c) add(k, c, weights[c] + k);
   }
   if (k < depth) {
-    const int count = int(depth - k);
-    for (int c = 0; c < kColumns; ++c) add(x + k, c, load_pair_partial(weights[c] + k, count));
+    for (int c = 0; c < kColumns; ++c) {
+      W padded[kPair] = {};
+      std::copy_n(weights[c] + k, depth - k, padded);
+      add(k, c, padded);
+    }
   }
   Vec ordered[kLanes];
   for (int r = 0; r < kRows; ++r) {
@@ -95,19 +141,19 @@ class LinearPanel {
         column_(first_column),
         columns_(int(std::min<int64_t>(kPanelColumns, call.columns - first_column))) {}
 
-  // `scratch` holds kPanelColumns * width floats.
-  void compute(float* scratch) const {
+  // `scratch` holds kPanelColumns * width elements.
+  void compute(Factor<T>* scratch) const {
     // Columns behind the last one repeat it; they are computed and not stored.
     const T* weights[kPanelColumns];
     for (int c = 0; c < kPanelColumns; ++c) {
       weights[c] = call_.weight + (column_ + std::min(c, columns_ - 1)) * call_.weight_stride;
     }
-    const bool ready = std::is_same_v<T, float> && call_.depth % kPair == 0;
+    const bool ready = std::is_same_v<T, Factor<T>> && call_.depth % kPair == 0;
     if (ready || row_end_ - row_ < kUnpackRows) {
       run(weights, call_.depth);
       return;
     }
-    const float* unpacked[kPanelColumns];
+    const Factor<T>* unpacked[kPanelColumns];
     for (int c = 0; c < kPanelColumns; ++c) {
       unpacked[c] = scratch + c * call_.width;
       load_row(weights[c], call_.depth, scratch + c * call_.width);
@@ -120,7 +166,8 @@ class LinearPanel {
   void run(const W* const* weights, int64_t depth) const {
     // A few rows of x stay in the first-level cache while the panel's weights pass by.
     const int64_t fours = row_ + (row_end_ - row_) / 4 * 4;
-    const int64_t cached = std::max<int64_t>(4, kCachedFloats / call_.width / 4 * 4);
+    const int64_t row_bytes = call_.width * int64_t(sizeof(Factor<T>));
+    const int64_t cached = std::max<int64_t>(4, kCachedBytes / row_bytes / 4 * 4);
     for (int64_t first = row_; first < fours; first += cached) {
       const int64_t last = std::min(fours, first + cached);
       for (int c = 0; c < kPanelColumns; c += 4) {
@@ -138,7 +185,7 @@ class LinearPanel {
   template <int kRows, int kColumns, typename W>
   void tile(const W* const* weights, int64_t depth, int64_t row, int column) const {
     if (column >= columns_) return;
-    const float* x = call_.x + row * call_.width;
+    const Factor<T>* x = call_.x + row * call_.width;
     const int present = std::min(kColumns, columns_ - column);
     Vec value = dot_products<kRows, kColumns>(x, call_.width, weights + column, depth);
     if (call_.bias != nullptr) {

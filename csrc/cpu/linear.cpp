@@ -16,7 +16,8 @@ namespace {
 // Multiplications below which the calling thread does all the work.
 constexpr int64_t kSerialWork = 1 << 19;
 
-float* thread_floats(std::vector<float>& memory, int64_t count) {
+template <typename X>
+X* room_for(std::vector<X>& memory, int64_t count) {
   if (int64_t(memory.size()) < count) memory.resize(count);
   return memory.data();
 }
@@ -31,8 +32,8 @@ void launch(const at::Tensor& x, const at::Tensor& weight, const std::optional<a
   call.bias = bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr;
   call.out = static_cast<T*>(out.mutable_data_ptr());
   call.weight_stride = weight.stride(0), call.out_stride = out.stride(0);
-  thread_local std::vector<float> inputs;
-  float* unpacked = thread_floats(inputs, call.rows * call.width);
+  thread_local std::vector<Factor<T>> inputs;
+  Factor<T>* unpacked = room_for(inputs, call.rows * call.width);
   const T* rows = static_cast<const T*>(x.const_data_ptr());
   for (int64_t r = 0; r < call.rows; ++r) {
     load_row(rows + r * x.stride(0), call.depth, unpacked + r * call.width);
@@ -42,9 +43,9 @@ void launch(const at::Tensor& x, const at::Tensor& weight, const std::optional<a
   const int64_t panels = (call.columns + kPanelColumns - 1) / kPanelColumns;
   const int64_t row_blocks = (call.rows + kPanelRows - 1) / kPanelRows;
   const auto compute = [&](int64_t item) {
-    thread_local std::vector<float> scratch;
+    thread_local std::vector<Factor<T>> scratch;
     LinearPanel<T>(call, item % row_blocks * kPanelRows, item / row_blocks * kPanelColumns)
-        .compute(thread_floats(scratch, kPanelColumns * call.width));
+        .compute(room_for(scratch, kPanelColumns * call.width));
   };
   if (call.rows * call.columns * call.depth < kSerialWork) {
     for (int64_t item = 0; item < panels * row_blocks; ++item) compute(item);
