@@ -27,7 +27,7 @@ class DraftHead:
         self._vocabulary = vocabulary
         self._tokens: torch.Tensor | None = None  # [R] int64
         if tokens is not None:
-            # Ascending, so that logits are spread from front to back.
+            # Ascending, so that logits are spread from front to back and ties fall as without it.
             self._tokens = torch.tensor(sorted(tokens), device=vocabulary.device)
             self._rows = vocabulary.head_rows(self._tokens)  # [R, D]
 
@@ -36,6 +36,10 @@ class DraftHead:
         if self._tokens is None:
             return self._vocabulary.logits(hidden)
         return project(hidden, self._rows)
+
+    def tokens(self, columns: torch.Tensor) -> torch.Tensor:
+        """Columns of the logits, [...] int64 -> their token ids."""
+        return columns if self._tokens is None else self._tokens[columns]
 
     def over_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
         """[..., R] -> [..., V], same dtype: -inf for tokens that drafts are not made of."""

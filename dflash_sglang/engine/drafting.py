@@ -39,7 +39,7 @@ class Block(NamedTuple):
     """A drafted block: what the drafter knows about each position behind the anchor."""
 
     hidden: torch.Tensor  # [bs, g, D] final hidden state of each drafted position
-    unary_logits: torch.Tensor  # [bs, g, V] float32, -inf outside the draft vocabulary
+    unary_logits: torch.Tensor  # [bs, g, R] float32, of the draft vocabulary
 
 
 class Choices(NamedTuple):
@@ -79,8 +79,7 @@ class BlockDrafter:
         block = hidden.view(bs, self._options.block_size, -1)  # [bs, B, D]
         drafted = block[:, self._drafter.config.draft_positions()]
         drafted = drafted[:, : self._options.max_depth]  # [bs, g, D]
-        logits = self._drafter.unary_logits(drafted, self._head.logits)  # [bs, g, R]
-        return Block(drafted, self._head.over_vocabulary(logits))
+        return Block(drafted, self._drafter.unary_logits(drafted, self._head.logits))
 
     def lattice(
         self,
@@ -99,12 +98,13 @@ class BlockDrafter:
         """
         weight = self._options.tuning.entropy_weight
         if noise is None or not self._options.tuning.shared_noise:
-            unary, candidates = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
+            unary, columns = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
+            candidates = self._head.tokens(columns)
             scores = self._scores(block, anchors, candidates, unary)
             temperatures = None if sampling.is_all_greedy else sampling.temperatures.view(-1)
             return Choices(build_lattice(scores, candidates, temperatures, weight), None)
         ours = noisy_candidates(
-            block.unary_logits,
+            self._head.over_vocabulary(block.unary_logits),
             noise.keys,
             noise.temperatures,
             num_inside=self._options.candidates,

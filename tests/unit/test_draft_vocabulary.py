@@ -85,6 +85,9 @@ def test_listed_logits_are_those_of_the_whole_head() -> None:
     got = part.over_vocabulary(part.logits(hidden))
     assert got.shape == expected.shape and vocabulary.computed == 1
     torch.testing.assert_close(got[..., listed], expected[..., listed])
+    best = part.tokens(part.logits(hidden).argmax(dim=-1))
+    assert torch.equal(best, got.argmax(dim=-1))
+    assert torch.equal(whole.tokens(best), best)
     others = [token for token in range(11) if token not in listed]
     assert (got[..., others] == -torch.inf).all()
 
