@@ -5,6 +5,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
+from dflash_sglang.engine.step_clock import PHASES
 from tests.engine.checkpoints import VOCAB
 from tests.engine.servers import SEEDED, speculative_server
 from tests.engine.test_greedy_identity import TIE
@@ -58,6 +59,12 @@ def test_steps_differ_in_what_they_verify_and_the_metrics_say_so(adaptive, promp
         if sample.name.endswith("_total") and sample.value
     }
     assert len(steps) >= 4
+    took = {
+        sample.labels["phase"]: sample.value
+        for sample in families["dflash2_phase_milliseconds"]
+        if sample.name.endswith("_total")
+    }
+    assert set(took) == set(PHASES) and all(value > 0 for value in took.values())
     (tokens,) = [s.value for s in families["dflash2_tokens"] if s.name.endswith("_total")]
     assert sum(steps.values()) < tokens <= 16 * 64
 
