@@ -139,20 +139,18 @@ def _accept_length(results: Sequence[Decoded]) -> float:
 
 
 def print_table(measured: Sequence[Measured], console: Console) -> None:
-    """Accept length of every mode, overall and by domain."""
+    """Accept length of every mode, overall and by domain; a column a mode."""
     table = Table(title="accept length: tokens per verify step, bonus included")
-    table.add_column("mode")
-    table.add_column("temperature", justify="right")
-    for column in ("all", *measured[0].by_domain, "verify steps"):
-        table.add_column(column or "prompts", justify="right")
-    for row in measured:
-        lengths = [row.accept_length, *row.by_domain.values()]
-        table.add_row(
-            row.name,
-            f"{row.temperature:g}",
-            *(f"{length:.2f}" for length in lengths),
-            str(row.verify_steps),
-        )
+    table.add_column("prompts", no_wrap=True)
+    for mode in measured:
+        name = mode.name.replace("-", " ")  # a heading breaks at spaces only
+        table.add_column(f"{name}\nT={mode.temperature:g}", justify="right")
+    for domain in measured[0].by_domain:
+        lengths = (f"{mode.by_domain[domain]:.2f}" for mode in measured)
+        table.add_row(domain or "without a domain", *lengths)
+    table.add_section()
+    table.add_row("all", *(f"{mode.accept_length:.2f}" for mode in measured))
+    table.add_row("verify steps", *(f"{mode.verify_steps:,}" for mode in measured))
     console.print(table)
 
 
