@@ -1,8 +1,13 @@
 """Greedy tokens of a dflash2 server equal those of SGLang without speculation."""
 
 import pytest
+import torch
+import transformers
 
 from dflash_sglang.bench.server import running
+from dflash_sglang.drafter import reference
+from dflash_sglang.drafter.checkpoint import load_drafter
+from dflash_sglang.drafter.reference import Window
 from tests.engine.checkpoints import TARGETS, VOCAB, save_target
 from tests.engine.servers import plain_server, speculative_server
 from tests.engine.traffic import Generation, differences, generate_all, make_prompts
@@ -42,6 +47,7 @@ def test_drafts_are_accepted(trio, prompts):
 
 @pytest.mark.parametrize("architecture", [name for name in TARGETS if name != "qwen3"])
 def test_every_target_architecture_keeps_its_tokens(architecture, tiny_drafter, tmp_path):
+    """And drafts what the reference drafts, whose features are those of transformers."""
     target = save_target(architecture, tmp_path / architecture)
     plain = plain_server(target)
     tree = speculative_server(target, tiny_drafter, "--speculative-eagle-topk", "12")
@@ -51,6 +57,14 @@ def test_every_target_architecture_keeps_its_tokens(architecture, tiny_drafter, 
         got = generate_all(tree, prompts, 48, concurrency=4)
         parted = differences(plain, prompts, expected, got)
     assert [found for found in parted if abs(found.gap) >= TIE] == []
+    model = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    drafter = load_drafter(tiny_drafter, dtype=torch.float32)
+    window = Window(num_nodes=16, max_children=12)
+    steps = [
+        len(reference.generate(model, drafter, torch.tensor(prompt), 48, window).accept_lens)
+        for prompt in prompts[:6]
+    ]
+    assert [answer.meta["spec_verify_ct"] for answer in got[:6]] == steps
 
 
 def test_in_bfloat16_every_difference_is_a_tie(tiny_qwen3, tiny_drafter):
