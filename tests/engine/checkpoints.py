@@ -60,10 +60,17 @@ def save_target(architecture: str, folder: Path) -> Path:
     return folder
 
 
-def save_random_drafter(folder: Path, **overrides: Any) -> Path:
-    """A random drafter for the targets above; ``overrides`` replace fields of its config.json."""
+def save_random_drafter(folder: Path, spread: float | None = None, **overrides: Any) -> Path:
+    """A random drafter for the targets above; ``overrides`` replace fields of its config.json.
+
+    With the weights of an initialisation the context hardly counts; ``spread`` is another standard
+    deviation, with which what is drafted depends on every feature.
+    """
     torch.manual_seed(1)
     drafter = DFlash2Drafter(DFlash2Config.from_dict({**drafter_fields(), **overrides}))
+    for parameter in drafter.parameters():
+        if spread is not None and parameter.dim() > 1:
+            parameter.data.normal_(std=spread)
     save_drafter(drafter, folder)
     return folder
 

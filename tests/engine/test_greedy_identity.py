@@ -8,7 +8,7 @@ from dflash_sglang.bench.server import running
 from dflash_sglang.drafter import reference
 from dflash_sglang.drafter.checkpoint import load_drafter
 from dflash_sglang.drafter.reference import Window
-from tests.engine.checkpoints import TARGETS, VOCAB, save_target
+from tests.engine.checkpoints import TARGETS, VOCAB, save_random_drafter, save_target
 from tests.engine.servers import plain_server, speculative_server
 from tests.engine.traffic import Generation, differences, generate_all, make_prompts
 
@@ -46,11 +46,12 @@ def test_drafts_are_accepted(trio, prompts):
 
 
 @pytest.mark.parametrize("architecture", [name for name in TARGETS if name != "qwen3"])
-def test_every_target_architecture_keeps_its_tokens(architecture, tiny_drafter, tmp_path):
+def test_every_target_architecture_keeps_its_tokens(architecture, tmp_path):
     """And drafts what the reference drafts, whose features are those of transformers."""
     target = save_target(architecture, tmp_path / architecture)
+    drafter_path = save_random_drafter(tmp_path / "drafter", spread=0.15)
     plain = plain_server(target)
-    tree = speculative_server(target, tiny_drafter, "--speculative-eagle-topk", "12")
+    tree = speculative_server(target, drafter_path, "--speculative-eagle-topk", "12")
     prompts = make_prompts(16, VOCAB - 1, longest=200)
     with running(plain, tree):
         expected = generate_all(plain, prompts, 48, concurrency=4)
@@ -58,7 +59,7 @@ def test_every_target_architecture_keeps_its_tokens(architecture, tiny_drafter, 
         parted = differences(plain, prompts, expected, got)
     assert [found for found in parted if abs(found.gap) >= TIE] == []
     model = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    drafter = load_drafter(tiny_drafter, dtype=torch.float32)
+    drafter = load_drafter(drafter_path, dtype=torch.float32)
     window = Window(num_nodes=16, max_children=12)
     steps = [
         len(reference.generate(model, drafter, torch.tensor(prompt), 48, window).accept_lens)
