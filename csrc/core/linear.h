@@ -101,9 +101,19 @@ inline Vec add_lanes(Vec (&sums)[kLanes]) {
 
 constexpr int kBitReverse[kLanes] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
-// One register tile. `weights` are kColumns pointers to `depth` elements each.
+// Starts to bring 32 weights into the second-level cache. A processor does not foresee rows this
+// short.
+template <typename W>
+inline void fetch_factors(const W* weights) {
+  constexpr int kLine = 64;  // bytes
+  for (int at = 0; at < kPair; at += kLine / int(sizeof(W))) __builtin_prefetch(weights + at, 0, 2);
+}
+
+// One register tile. `weights` are kColumns pointers to `depth` elements each; those that lie
+// `ahead` elements behind them, if it is not 0, are fetched from memory meanwhile.
 template <int kRows, int kColumns, typename X, typename W>
-inline Vec dot_products(const X* x, int64_t width, const W* const* weights, int64_t depth) {
+inline Vec dot_products(const X* x, int64_t width, const W* const* weights, int64_t depth,
+                        int64_t ahead) {
   static_assert(kRows * kColumns == kLanes);
   Vec sums[kRows][kColumns] = {};
   const auto add = [&](int64_t k, int column, const W* from) {
@@ -114,7 +124,10 @@ inline Vec dot_products(const X* x, int64_t width, const W* const* weights, int6
   };
   int64_t k = 0;
   for (; k + kPair <= depth; k += kPair) {
-    for (int c = 0; c < kColumns; ++c) add(k, c, weights[c] + k);
+    for (int c = 0; c < kColumns; ++c) {
+      if (ahead != 0) fetch_factors(weights[c] + k + ahead);
+      add(k, c, weights[c] + k);
+    }
   }
   if (k < depth) {
     for (int c = 0; c < kColumns; ++c) {
@@ -150,7 +163,7 @@ class LinearPanel {
     }
     const bool ready = std::is_same_v<T, Factor<T>> && call_.depth % kPair == 0;
     if (ready || row_end_ - row_ < kUnpackRows) {
-      run(weights, call_.depth);
+      run(weights, call_.depth, kPanelColumns * call_.weight_stride);
       return;
     }
     const Factor<T>* unpacked[kPanelColumns];
@@ -158,12 +171,13 @@ class LinearPanel {
       unpacked[c] = scratch + c * call_.width;
       load_row(weights[c], call_.depth, scratch + c * call_.width);
     }
-    run(unpacked, call_.width);
+    run(unpacked, call_.width, 0);
   }
 
  private:
+  // `ahead`: distance to the weights of the next panel, or 0.
   template <typename W>
-  void run(const W* const* weights, int64_t depth) const {
+  void run(const W* const* weights, int64_t depth, int64_t ahead) const {
     // A few rows of x stay in the first-level cache while the panel's weights pass by.
     const int64_t fours = row_ + (row_end_ - row_) / 4 * 4;
     const int64_t row_bytes = call_.width * int64_t(sizeof(Factor<T>));
@@ -171,23 +185,26 @@ class LinearPanel {
     for (int64_t first = row_; first < fours; first += cached) {
       const int64_t last = std::min(fours, first + cached);
       for (int c = 0; c < kPanelColumns; c += 4) {
-        for (int64_t row = first; row < last; row += 4) tile<4, 4>(weights, depth, row, c);
+        for (int64_t row = first; row < last; row += 4) {
+          tile<4, 4>(weights, depth, row, c, ahead);
+        }
       }
     }
     int64_t row = fours;
     if (row + 2 <= row_end_) {
-      for (int c = 0; c < kPanelColumns; c += 8) tile<2, 8>(weights, depth, row, c);
+      for (int c = 0; c < kPanelColumns; c += 8) tile<2, 8>(weights, depth, row, c, ahead);
       row += 2;
     }
-    if (row < row_end_) tile<1, 16>(weights, depth, row, 0);
+    if (row < row_end_) tile<1, 16>(weights, depth, row, 0, ahead);
   }
 
   template <int kRows, int kColumns, typename W>
-  void tile(const W* const* weights, int64_t depth, int64_t row, int column) const {
+  void tile(const W* const* weights, int64_t depth, int64_t row, int column, int64_t ahead) const {
     if (column >= columns_) return;
+    if (row != row_) ahead = 0;  // once is enough
     const Factor<T>* x = call_.x + row * call_.width;
     const int present = std::min(kColumns, columns_ - column);
-    Vec value = dot_products<kRows, kColumns>(x, call_.width, weights + column, depth);
+    Vec value = dot_products<kRows, kColumns>(x, call_.width, weights + column, depth, ahead);
     if (call_.bias != nullptr) {
       T repeated[kLanes] = {};
       for (int r = 0; r < kRows; ++r) {

@@ -31,7 +31,10 @@ class Fleet(NamedTuple):
 
 @contextmanager
 def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterator[Fleet]:
-    """Start the servers side by side and wait for each.
+    """Start the servers, each when the one before it is up.
+
+    SGLang takes the memory that vanishes while it loads for its own, so servers that load at the
+    same time count each other's weights, and large ones then refuse to start.
 
     A mode whose server does not come up is refused with the server's own reason and the others go
     on; without plain decoding, or with nothing beside it, there is nothing to compare.
@@ -47,10 +50,9 @@ def running_fleet(servers: dict[Mode, Server], given: dict[Mode, str]) -> Iterat
     endpoints = [Endpoint(mode, url.rstrip("/"), url) for mode, url in given.items()]
     refused: dict[Mode, str] = {}
     try:
-        for server in servers.values():
-            server.start()
         for mode, server in servers.items():
             try:
+                server.start()
                 server.wait()
             except ServerError as error:
                 if mode == PLAIN:
