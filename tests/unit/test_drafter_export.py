@@ -104,7 +104,7 @@ def test_exported_drafter_reads_back_equal(tmp_path: Path, kind: str, dtype: str
 def test_only_configuration_and_weights_are_exported(tmp_path: Path) -> None:
     stored(tmp_path / "drafter", **DFLASH2)
     for name in ("draft_vocabulary.json", "provenance.json", "curve.png"):
-        (tmp_path / "drafter" / name).write_text("{}")
+        (tmp_path / "drafter" / name).write_text("[]")
     folder = exported(tmp_path).folder
     assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors"}
 

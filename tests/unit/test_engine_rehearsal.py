@@ -86,11 +86,12 @@ def test_servers_of_other_windows_keep_files_of_their_own(monkeypatch, tmp_path)
     )
 
     def name(**window):
-        options = {"num_nodes": 8, "max_depth": 7, "slots_per_step": 8}
+        options = {"num_nodes": 8, "max_depth": 7, "slots_per_step": 8, "draft_vocabulary": None}
         return rehearsal_file(server, SimpleNamespace(**(options | window)))
 
     assert name() == name()
-    assert len({name(), name(num_nodes=16), name(max_depth=3), name(slots_per_step=16)}) == 4
+    others = ({"num_nodes": 16}, {"max_depth": 3}, {"slots_per_step": 16}, {"draft_vocabulary": 99})
+    assert len({name(), *(name(**other) for other in others)}) == 5
 
 
 def test_a_rehearsal_stays_below_the_ceiling_and_the_request_table():
