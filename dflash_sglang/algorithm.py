@@ -86,13 +86,13 @@ def find_draft_vocabulary(
     """
     if token_map is not None:
         return read_draft_vocabulary(token_map, vocab_size)
-    folder = path
-    if not os.path.isdir(path):
-        file = cached_file(
-            path, DRAFT_VOCABULARY, revision=revision, _raise_exceptions_for_missing_entries=False
-        )
-        folder = os.path.dirname(file or "")
-    return listed_beside(folder, vocab_size)
+    if os.path.isdir(path):
+        return listed_beside(path, vocab_size)
+    try:
+        file = cached_file(path, DRAFT_VOCABULARY, revision=revision)
+    except OSError:  # few repositories have one
+        return None
+    return read_draft_vocabulary(file, vocab_size)
 
 
 def draft_vocabulary_of(server_args: ServerArgs) -> tuple[int, ...] | None:

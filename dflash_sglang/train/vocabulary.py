@@ -50,10 +50,16 @@ def vocabulary_command(
 
     The drafter then computes their rows of the target's head only. Output stays the target's own.
     """
+    if not out.parent.is_dir():
+        raise DataError(f"{out} cannot be written: {out.parent} is no folder")
     written = CaptureDataset(data, _BLOCK).label_counts()
     others = None if held_out is None else CaptureDataset(held_out, _BLOCK).label_counts()
     if size > len(written):
         raise DataError(f"{size} tokens asked of a vocabulary of {len(written)}")
+    if others is not None and len(others) != len(written):
+        raise DataError(
+            f"{held_out} is a capture with a vocabulary of {len(others)}, {data} has {len(written)}"
+        )
     ranked = rank_tokens(written)
     write_draft_vocabulary(out, ranked[:size].tolist())
     _print_coverage(written, others, ranked, size)

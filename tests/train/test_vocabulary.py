@@ -34,3 +34,11 @@ def test_more_tokens_than_there_are_is_one_sentence(
     assert main(["vocabulary", "--data", str(capture_path), "--out", str(out), "--size", "61"]) == 2
     assert "61 tokens asked of a vocabulary of 60" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_folder_that_is_not_there_is_named(
+    capture_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "missing" / "draft_vocabulary.json"
+    assert main(["vocabulary", "--data", str(capture_path), "--out", str(out), "--size", "9"]) == 2
+    assert f"{out.parent} is no folder" in capsys.readouterr().err

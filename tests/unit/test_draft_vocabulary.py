@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dflash_sglang.algorithm import options_from
+from dflash_sglang.algorithm import find_draft_vocabulary, options_from
 from dflash_sglang.drafter.inspect import inspect_checkpoint
 from dflash_sglang.drafter.vocabulary import (
     DRAFT_VOCABULARY,
@@ -37,6 +37,7 @@ def test_what_is_written_is_read_in_its_order(tmp_path: Path) -> None:
         ("[1, 2.5]", "a JSON array of token ids, which .* is not"),
         ("[1, 10]", "lists the token 10, but the vocabulary has the tokens 0 to 9"),
         ("[1, -1]", "lists the token -1"),
+        ("PK\x03\x04\x00", "a JSON array of token ids, which .* is not"),
         ("[1, 2, 1]", "lists a token more than once"),
     ],
 )
@@ -127,6 +128,15 @@ def test_the_list_beside_the_checkpoint_is_used_unless_told_otherwise(
         options_from(asked, None)
     asked.speculative_token_map = None
     assert options_from(asked, None).draft_vocabulary is None
+
+
+def test_a_list_of_the_current_folder_is_not_that_of_a_repository_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_draft_vocabulary(tmp_path / DRAFT_VOCABULARY, range(40))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert find_draft_vocabulary("nobody/no-such-drafter", None, None, VOCAB) is None
 
 
 def test_inspect_says_how_many_tokens_drafts_are_made_of(asked: SimpleNamespace) -> None:
