@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shlex
 import signal
 import socket
@@ -21,6 +22,7 @@ from dflash_sglang.host import ATTENTION_BACKEND
 
 HOST = "127.0.0.1"
 _LOG_TAIL = 15
+_PORTS = range(12_000, 20_000)
 
 
 class ServerError(RuntimeError):
@@ -176,10 +178,22 @@ def stop_all(servers: Iterable[Server]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    """A TCP port of this machine that nobody listens on at the moment.
+
+    Between the asking and the server's listening lie seconds, so the port is drawn from those that
+    a system does not give to outgoing connections by itself.
+
+    Raises:
+        ServerError: each of a hundred ports tried is in use.
+    """
+    for port in random.SystemRandom().sample(_PORTS, k=min(100, len(_PORTS))):
+        with socket.socket() as probe:
+            # A port that merely rests after its last connection is free to a server, too.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    raise ServerError(f"no free TCP port was found from {_PORTS.start} to {_PORTS.stop - 1}")
 
 
 def cpu_arguments(max_total_tokens: int = 20_000) -> list[str]:

@@ -2,16 +2,19 @@
 
 import argparse
 import json
+import socket
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dflash_sglang import cli
+from dflash_sglang.bench import server as servers
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.fleet import refusal, running_fleet
 from dflash_sglang.bench.modes import PLAIN, Pair, parse_mode, parse_modes, server_arguments
 from dflash_sglang.bench.records import write_run
-from dflash_sglang.bench.server import Server, ServerError
+from dflash_sglang.bench.server import HOST, Server, ServerError, free_port
 from dflash_sglang.bench.styles import style
 from tests.unit.bench_runs import plain_and_tree
 
@@ -207,6 +210,19 @@ def test_a_run_in_which_nothing_starts_but_plain_says_why(tmp_path, monkeypatch)
         running_fleet({parse_mode("tree"): server}, {PLAIN: "http://x"}),
     ):
         pass
+
+
+def test_a_port_for_a_server_is_none_that_connections_are_given(monkeypatch):
+    outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(outgoing.read_text().split()[0]) if outgoing.exists() else 32_768
+    assert {free_port() < lowest for _ in range(50)} == {True}
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(servers, "_PORTS", range(port, port + 1))
+        with pytest.raises(ServerError, match="no free TCP port was found"):
+            free_port()
 
 
 def failing(_server: Server) -> None:
