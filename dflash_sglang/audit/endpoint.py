@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 
 _ANSWER_TIMEOUT = 600.0
+_IDLE_CONNECTION = 1.0  # seconds; a server that closes one at its 5 s would break a request
 _PROBE_TIMEOUT = 10.0
 _LARGEST_VOCABULARY = 1 << 21
 
@@ -46,7 +47,8 @@ class Endpoint:
         self.url = url.rstrip("/")
         self.role = role
         self._client = httpx.Client(
-            timeout=_ANSWER_TIMEOUT, limits=httpx.Limits(max_connections=None)
+            timeout=_ANSWER_TIMEOUT,
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_CONNECTION),
         )
 
     @cached_property

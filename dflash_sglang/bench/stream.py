@@ -19,6 +19,9 @@ from dflash_sglang.bench.client import Message
 from dflash_sglang.bench.errors import BenchError
 
 _LONGEST_LINE = 2**20
+# Seconds. SGLang closes a connection that was idle for 5, and a request that is written at that
+# moment breaks; modes that take turns leave connections idle for about so long.
+_IDLE_CONNECTION = 1.0
 _REQUEST_TIMEOUT = 1800  # seconds
 
 
@@ -84,7 +87,7 @@ class _Chunk(msgspec.Struct):
 def open_session() -> aiohttp.ClientSession:
     """A session for any number of streams at once."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION),
         timeout=aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT),
         read_bufsize=_LONGEST_LINE,
     )

@@ -31,6 +31,7 @@ class FakeServer:
         self.behaviour = behaviour
         self.bodies: list[dict[str, Any]] = []
         self.arrivals: list[float] = []
+        self.connections: set[int] = set()  # client ports
         self.flushes = 0
         self.most_at_once = 0
         self.url = ""
@@ -39,6 +40,7 @@ class FakeServer:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())
         self.arrivals.append(asyncio.get_running_loop().time())
+        self.connections.add(request.get_extra_info("peername")[1])
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -52,6 +52,20 @@ def test_the_request_asks_for_counts_and_details():
     assert (body["temperature"], body["seed"], body["max_tokens"]) == (0.0, 1, 6)
 
 
+def test_connections_are_kept_but_not_until_a_server_gives_them_up():
+    async def requests(pauses):
+        async with open_session() as session:
+            for pause in pauses:
+                await asyncio.sleep(pause)
+                await stream_chat(session, fake.url, "fake", MESSAGES, SAMPLING)
+
+    with serving(Behaviour(first_s=0.0, gap_s=0.0)) as fake:
+        asyncio.run(requests([0.0, 0.0]))
+        assert len(fake.connections) == 1
+        asyncio.run(requests([0.0, 1.2]))
+        assert len(fake.connections) == 3
+
+
 def test_equal_texts_have_equal_digests():
     with serving(Behaviour(chunks=(1, 2))) as fake:
         digests = {ask(fake.url).digest, ask(fake.url).digest}
