@@ -235,7 +235,11 @@ def bench(
     )
     report.make_folder(out)  # before the minutes of measuring, not behind them
     console = Console()
-    run = session.execute(plan, machine.command_line(), console)
+    broken = None
+    try:
+        run = session.execute(plan, machine.command_line(), console)
+    except session.BrokenRun as error:
+        run, broken = error.run, error
     files = report.write_report(run, out)
     for part in terminal.summary(run):
         console.print(part)
@@ -244,6 +248,8 @@ def bench(
         f"with `dflash2 bench compare {out / 'run.json'} OTHER/run.json`.",
         soft_wrap=True,
     )
+    if broken is not None:
+        raise broken
 
 
 @app.command()

@@ -33,6 +33,20 @@ _FLUSH_ATTEMPTS = 20
 _FLUSH_WAIT_S = 0.1
 
 
+class BrokenRun(BenchError):
+    """A run that ended before its last round.
+
+    Args:
+        reason: one sentence.
+        run: the rounds that were measured in every cell.
+    """
+
+    def __init__(self, reason: str, run: Run) -> None:
+        kept = f"{run.setup.rounds} whole round" + ("s" if run.setup.rounds > 1 else "")
+        super().__init__(f"{reason.rstrip('.')}. The report holds the {kept} measured until then.")
+        self.run = run
+
+
 class Plan(NamedTuple):
     """What a run is to measure."""
 
@@ -70,6 +84,7 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
     Raises:
         BenchError: a mode lacks its drafter, a URL does not answer, a server does not speculate.
         ServerError: plain decoding did not start.
+        BrokenRun: something failed, or the user interrupted it, behind the first round.
     """
     asyncio.run(_check_answering(plan.urls.values()))  # before minutes of starting the others
     measured = measured_now(command)
@@ -86,8 +101,12 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
     if servers:
         console.print(f"Starting servers: {', '.join(map(str, servers))} ...")
     with running_fleet(servers, plan.urls) as fleet:
-        cells, failed = asyncio.run(_measure(plan, fleet, console))
-        return _run(plan, fleet, {**fleet.refused, **failed}, cells, measured)
+        taken = asyncio.run(_measure(plan, fleet, console))
+        plan = plan._replace(rounds=taken.rounds)
+        run = _run(plan, fleet, {**fleet.refused, **taken.failed}, taken.cells, measured)
+        if taken.broken is not None:
+            raise BrokenRun(taken.broken, run)
+        return run
 
 
 def _run(
@@ -119,10 +138,16 @@ async def _check_answering(urls: Iterable[str]) -> None:
             await model_name(session, url.rstrip("/"))
 
 
-async def _measure(
-    plan: Plan, fleet: Fleet, console: Console
-) -> tuple[list[Cell], dict[Mode, str]]:
-    """The cells, and the modes whose servers started but could not answer."""
+class _Taken(NamedTuple):
+    """What was measured."""
+
+    cells: list[Cell]
+    rounds: int  # in every cell
+    failed: dict[Mode, str]  # modes whose servers started but could not answer
+    broken: str | None  # why there are no more rounds, if there should be
+
+
+async def _measure(plan: Plan, fleet: Fleet, console: Console) -> _Taken:
     for mode, reason in fleet.refused.items():
         console.print(f"[yellow]{mode} cannot be measured:[/] {reason}")
     async with open_session() as session:
@@ -138,18 +163,25 @@ async def _measure(
             console=console,
         ) as progress:
             task = progress.add_task("", total=plan.rounds * len(rounds))
-            for index in range(plan.rounds):
-                for case in plan.cases:
-                    for lane in _rotated(lanes, index):
-                        what = f"round {index + 1}, {case.workload}, T={case.temperature:g}"
-                        progress.update(task, description=f"{what}, {case.load}: {lane.mode}")
-                        rounds[lane.mode, case].append(await lane.round(case, index))
-                        progress.advance(task)
+            try:
+                for index in range(plan.rounds):
+                    for case in plan.cases:
+                        for lane in _rotated(lanes, index):
+                            what = f"round {index + 1}, {case.workload}, T={case.temperature:g}"
+                            progress.update(task, description=f"{what}, {case.load}: {lane.mode}")
+                            rounds[lane.mode, case].append(await lane.round(case, index))
+                            progress.advance(task)
+                broken = None
+            except (BenchError, asyncio.CancelledError) as error:
+                broken = str(error) or "the run was interrupted"
+                if not all(rounds.values()):
+                    raise
+    whole = min(len(measured) for measured in rounds.values())
     cells = [
-        Cell(mode=str(mode), case=case, rounds=measured)
+        Cell(mode=str(mode), case=case, rounds=measured[:whole])
         for (mode, case), measured in rounds.items()
     ]
-    return cells, failed
+    return _Taken(cells, whole, failed, broken)
 
 
 async def _warm_lanes(

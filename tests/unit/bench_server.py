@@ -21,6 +21,7 @@ class Behaviour(NamedTuple):
     histogram: tuple[int, ...] = (0, 1, 1)  # of accepted drafts; empty: no speculation
     counts_tokens: bool = True
     fails_with: str | None = None  # an error in the middle of the stream
+    fails_after: int = 0  # requests that are answered well before
     metrics: tuple[str, ...] = ()  # lines of /metrics, {n} being the requests so far; empty: none
 
 
@@ -74,7 +75,8 @@ class FakeServer:
         for index, count in enumerate(behaviour.chunks):
             if index:
                 await asyncio.sleep(behaviour.gap_s)
-            if behaviour.fails_with is not None and index == 1:
+            failing = len(self.bodies) > behaviour.fails_after
+            if behaviour.fails_with is not None and failing and index == 1:
                 await _send(response, {"error": {"message": behaviour.fails_with}})
                 return
             tokens += count

@@ -13,10 +13,11 @@ from dflash_sglang.bench import server as servers
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.fleet import refusal, running_fleet
 from dflash_sglang.bench.modes import PLAIN, Pair, parse_mode, parse_modes, server_arguments
-from dflash_sglang.bench.records import write_run
+from dflash_sglang.bench.records import read_run, write_run
 from dflash_sglang.bench.server import HOST, Server, ServerError, free_port
 from dflash_sglang.bench.styles import style
 from tests.unit.bench_runs import plain_and_tree
+from tests.unit.bench_server import Behaviour, serving
 
 PAIR = Pair("target", "drafter")
 
@@ -186,6 +187,19 @@ def test_a_dead_url_is_noticed_before_any_server_is_started(tmp_path, monkeypatc
     words = ("--target", "t", "--url", "plain=http://127.0.0.1:9", "--modes", "plain,ngram")
     result = invoke("bench", *words, "--out", str(tmp_path))
     assert "start one with `dflash2 serve`" in str(result.exception)
+
+
+def test_a_run_that_breaks_leaves_the_report_of_its_whole_rounds(tmp_path):
+    # Warm-ups have four requests, greedy; a round has three.
+    failing = Behaviour(first_s=0, gap_s=0, fails_with="out of memory", fails_after=4 + 3 + 1)
+    with serving(failing) as fake:
+        words = ("--url", f"tree={fake.url}", "--modes", "tree", "--prompts", "3", "--rounds", "2")
+        more = ("--temperature", "0", "--concurrency", "1", "--out", str(tmp_path))
+        result = invoke("bench", *words, *more)
+    assert result.exit_code == 1
+    assert "The report holds the 1 whole round measured until then." in str(result.exception)
+    assert read_run(tmp_path / "run.json").setup.rounds == 1
+    assert (tmp_path / "report.html").exists()
 
 
 def test_plain_decoding_that_does_not_start_ends_the_run_with_the_reason(tmp_path, monkeypatch):

@@ -5,10 +5,11 @@ import pytest
 from rich.console import Console
 
 from dflash_sglang.bench.cases import all_cases
+from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.metrics import METRICS
 from dflash_sglang.bench.modes import Pair, parse_mode
 from dflash_sglang.bench.records import Load, PhaseUse, Round, Run, WidthUse
-from dflash_sglang.bench.session import Plan, execute
+from dflash_sglang.bench.session import BrokenRun, Plan, execute
 from dflash_sglang.bench.workloads import load_workloads
 from tests.unit.bench_server import Behaviour, serving
 
@@ -75,6 +76,26 @@ def test_the_prefix_cache_is_emptied_before_each_round_unless_it_is_kept(keeps, 
         run = measure(plan({"tree": fake.url}, ["builtin:json"], [4], keeps_cache=keeps))
     assert fake.flushes == flushes
     assert run.setup.keeps_cache is keeps
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_rounds_before_the_one_that_broke_are_kept(rounds):
+    answered = WARM_UP + 16 * rounds + 3
+    failing = QUICK._replace(fails_with="out of memory", fails_after=answered)
+    with serving(QUICK) as sound, serving(failing) as fake:
+        made = plan({"tree8": sound.url, "tree": fake.url}, ["builtin:json"], [4], rounds=4)
+        with pytest.raises(BrokenRun, match=rf"out of memory.* holds the {rounds} whole") as broken:
+            measure(made)
+    run = broken.value.run
+    assert run.setup.rounds == rounds
+    assert [len(cell.rounds) for cell in run.cells] == [rounds, rounds]
+
+
+def test_a_run_without_a_whole_round_has_nothing_to_keep():
+    failing = QUICK._replace(fails_with="out of memory", fails_after=WARM_UP + 3)
+    with serving(failing) as fake, pytest.raises(BenchError, match="out of memory") as broken:
+        measure(plan({"tree": fake.url}, ["builtin:json"], [4]))
+    assert not isinstance(broken.value, BrokenRun)
 
 
 def test_every_workload_is_warmed_up():
