@@ -5,8 +5,9 @@ that repeat: they are too sure at the ends of blocks, and of one kind of text mo
 So two corrections stand between a value and the chance that is reckoned with:
 
 * one for all requests, by kind of decoding (greedy or sampled), depth and size of v, and
-* one for each request, a single factor, which starts at what its domain showed
-  (``adaptive.domain``) and follows the request's own steps. Old steps are forgotten exponentially.
+* one for each request, a single factor, which starts at what its origin showed (its domain and its
+  length, ``adaptive.domain``) and follows the request's own steps. Old steps are forgotten
+  exponentially.
 
 Both are ratios of accepted to promised nodes, with a prior that weighs as much as a few accepted
 nodes. What a request got lately at each width is remembered too: it is all that is known before a
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_sglang.adaptive.domain import DOMAINS
+from dflash_sglang.adaptive.domain import NUM_ORIGINS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,8 +32,8 @@ _REQUEST_PRIOR = 6.0  # the same for a request's factor
 _SHARED_MEMORY = 0.999  # of what earlier steps said, kept a step
 _REQUEST_MEMORY = 0.97
 _CURVE_MEMORY = 0.85
-_DOMAIN_SHARE = 0.02  # of a request's curve in its domain's, a step
-_PRIOR_HOLD = 0.8  # chance that a draft token holds, of domains that were not seen yet
+_ORIGIN_SHARE = 0.02  # of a request's curve in its origin's, a step
+_PRIOR_HOLD = 0.8  # chance that a draft token holds, of origins that were not seen yet
 _MOST = 3.0  # a ratio's reach
 
 
@@ -65,19 +66,19 @@ class AcceptModel:
         self._widths = np.array(widths)
         shared = (2, max_depth + 1, len(_VALUE_EDGES) + 1)
         self._promised, self._accepted = np.zeros(shared), np.zeros(shared)
-        kinds = (len(DOMAINS), 2)
-        self._domain_promised, self._domain_accepted = np.zeros(kinds), np.zeros(kinds)
-        self._domain_curves = np.tile(_first_curve(widths, max_depth), (*kinds, 1))
-        self._domains = np.zeros(rows, dtype=np.int64)
+        kinds = (NUM_ORIGINS, 2)
+        self._origin_promised, self._origin_accepted = np.zeros(kinds), np.zeros(kinds)
+        self._origin_curves = np.tile(_first_curve(widths, max_depth), (*kinds, 1))
+        self._origins = np.zeros(rows, dtype=np.int64)
         self._is_new = np.ones(rows, dtype=bool)
         self._centres = np.ones(rows)
         self._row_promised, self._row_accepted = np.zeros(rows), np.zeros(rows)
         self._curves = np.zeros((rows, len(widths)))
         self._ages = np.zeros(rows)  # steps since a request was last drafted for
 
-    def restart(self, rows: Ints, domains: Ints) -> None:
-        """New requests in these rows, [n] each; ``domains`` index ``DOMAINS``."""
-        self._domains[rows] = domains
+    def restart(self, rows: Ints, origins: Ints) -> None:
+        """New requests in these rows, [n] each; ``origins`` as ``adaptive.domain`` counts them."""
+        self._origins[rows] = origins
         self._is_new[rows] = True
         self._row_promised[rows] = self._row_accepted[rows] = 0.0
 
@@ -118,10 +119,10 @@ class AcceptModel:
         np.add.at(self._promised, place, seen.values)
         np.add.at(self._accepted, place, hits)
 
-        domain = self._domains[kinds.rows], kinds.sampled
-        for total, step in ((self._domain_promised, expected), (self._domain_accepted, got)):
+        origin = self._origins[kinds.rows], kinds.sampled
+        for total, step in ((self._origin_promised, expected), (self._origin_accepted, got)):
             total *= _SHARED_MEMORY
-            np.add.at(total, domain, step)
+            np.add.at(total, origin, step)
 
         rows, ages = kinds.rows, self._ages[kinds.rows]
         keep = _REQUEST_MEMORY**ages  # [bs]
@@ -130,8 +131,8 @@ class AcceptModel:
         news = (1 - _CURVE_MEMORY**ages)[:, None]
         self._curves[rows] += news * (self._curve(chances) - self._curves[rows])
         self._ages[rows] = 0
-        drift = self._curves[rows] - self._domain_curves[domain]
-        np.add.at(self._domain_curves, domain, _DOMAIN_SHARE * drift)
+        drift = self._curves[rows] - self._origin_curves[origin]
+        np.add.at(self._origin_curves, origin, _ORIGIN_SHARE * drift)
 
     def _curve(self, chances: Floats) -> Floats:
         """Expected tokens at each width, [bs, W]: the root stands for the bonus token."""
@@ -139,16 +140,16 @@ class AcceptModel:
         return np.cumsum(chances, axis=1)[:, within]
 
     def _welcome(self, kinds: Kinds) -> None:
-        """Requests that decode for the first time start from their domain."""
+        """Requests that decode for the first time start from their origin."""
         new = self._is_new[kinds.rows]
         if not new.any():
             return
         rows = kinds.rows[new]
-        domain = self._domains[rows], kinds.sampled[new]
+        origin = self._origins[rows], kinds.sampled[new]
         self._centres[rows] = _ratio(
-            self._domain_accepted[domain], self._domain_promised[domain], _REQUEST_PRIOR, 1.0
+            self._origin_accepted[origin], self._origin_promised[origin], _REQUEST_PRIOR, 1.0
         )
-        self._curves[rows] = self._domain_curves[domain]
+        self._curves[rows] = self._origin_curves[origin]
         self._ages[rows] = 0
         self._is_new[rows] = False
 

@@ -8,10 +8,13 @@ a request starts; after a few steps its own acceptance says more (``adaptive.acc
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 DOMAINS = ("json", "code", "math", "chat", "prose", "other")
 LOOKED_AT = 2_000  # characters of a prompt's end
+LENGTHS = (256, 1_024, 4_096)  # tokens, where a longer prompt begins
+NUM_ORIGINS = len(DOMAINS) * (len(LENGTHS) + 1)
 
 _CODE_WORDS = re.compile(
     r"```|\b(def|class|return|import|function|const|struct|void|SELECT|fn|elif|lambda|println?)\b"
@@ -59,6 +62,14 @@ def classify(text: str, *, has_grammar: bool) -> Domain:
         is_talk = "?" in end or len(end) < 200
         return _domain("chat", "short or a question") if is_talk else _domain("other", "no sign")
     return _domain(name, f"{counts[name]} signs of {name}")
+
+
+def origin(domain: Domain, prompt_tokens: int) -> int:
+    """What a request's acceptance starts from, below ``NUM_ORIGINS``: its domain and its length.
+
+    A drafter that holds in short contexts need not hold in long ones.
+    """
+    return domain.index * (len(LENGTHS) + 1) + bisect_right(LENGTHS, prompt_tokens)
 
 
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (

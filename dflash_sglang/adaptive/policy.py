@@ -15,7 +15,8 @@ drafted tree tells what its nodes are worth:
 * behind it, from the chances of this tree's nodes: the width.
 
 What is not tried is not learned. A batch that decodes plainly drafts now and then, ever more rarely
-while that changes nothing, and widths whose time was never measured at this batch size are tried.
+while that changes nothing, and the best width's neighbours are tried, at once where their time was
+never measured at this batch size: width by width the best one is climbed to.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from dflash_sglang.adaptive.costs import CostModel
 
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
 _FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
-_NEW_WIDTH_EVERY = 4  # steps between tries of widths without a measured time
+_NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
 _NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
-_WORTH_A_TRY = 0.5  # of the best rate, which a width must promise to be tried
+_WORTH_A_TRY = 0.8  # of the best rate, which a width must promise to be tried
 
 
 class Outlook(NamedTuple):
@@ -130,10 +131,12 @@ class WidthPolicy:
         self._steps += 1
         if self._steps % _NEW_WIDTH_EVERY:
             return best
-        new = (counts < _MEASUREMENTS) & (rates >= _WORTH_A_TRY * rates[best])
-        if new.any():
-            return int(np.where(new, rates, -1.0).argmax())
-        if self._steps % _NEIGHBOUR_EVERY:
+        neighbours = [
+            i
+            for i in (best - 1, best + 1)
+            if 0 <= i < len(rates) and rates[i] >= _WORTH_A_TRY * rates[best]
+        ]
+        new = [i for i in neighbours if counts[i] < _MEASUREMENTS]
+        if not new and self._steps % _NEIGHBOUR_EVERY:
             return best
-        neighbours = [i for i in (best - 1, best + 1) if 0 <= i < len(rates)]
-        return min(neighbours, key=lambda i: counts[i], default=best)
+        return min(new or neighbours, key=lambda i: counts[i], default=best)

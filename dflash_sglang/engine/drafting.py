@@ -145,9 +145,7 @@ class BlockDrafter:
             return unary
         return selector.pair_scores(block.hidden, anchors, candidates, unary)
 
-    def append_context(
-        self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
-    ) -> None:
+    def inject(self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
         """Inject the target's hidden states as keys and values of every draft layer.
 
         Args:

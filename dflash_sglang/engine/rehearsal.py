@@ -41,8 +41,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CONTEXT = 128  # cached tokens of a rehearsed request
-_REHEARSED = ((1, (1, 4, 8, 16, 32)), (4, (1, 4, 8, 16)), (16, (1, 4, 8)))  # requests, nodes
+_SHORT, _LONG = 128, 1024  # cached tokens of a rehearsed request
+_REHEARSED = (  # requests, their cached tokens, nodes
+    (1, _SHORT, (1, 4, 8, 16, 32)),
+    (4, _SHORT, (1, 4, 8, 16)),
+    (16, _SHORT, (1, 4, 8)),
+    (4, _LONG, (1, 8)),
+)
 _TURNS = 3  # of which the fastest counts
 
 
@@ -56,32 +61,33 @@ class Stage:
     slots_per_step: int
 
 
-def rehearsed_steps(rows: int, most_nodes: int) -> list[Step]:
+def rehearsed_steps(rows: int, most_nodes: int, longest: int) -> list[Step]:
     """The kinds of steps that a rehearsal times.
 
     Args:
         rows: requests that the server can hold at once.
         most_nodes: the ceiling of a step's nodes.
+        longest: cached tokens that a request may have before a step.
     """
     return [
-        Step(bs, nodes, bs * _CONTEXT)
-        for bs, widths in _REHEARSED
+        Step(bs, nodes, bs * context)
+        for bs, context, widths in _REHEARSED
         if bs <= rows
         for nodes in widths
-        if nodes <= most_nodes
+        if nodes <= most_nodes and context <= longest
     ]
 
 
 def rehearse(stage: Stage, steps: list[Step]) -> list[Measured]:
     """Times of steps, the fastest of some turns each."""
-    draft: dict[int, float] = {}  # by requests
+    draft: dict[tuple[int, int], float] = {}  # by requests and context
     measured = []
     for step in steps:
-        bs, nodes, _ = step
-        if bs not in draft:
-            draft[bs] = _fastest(partial(_draft, stage, bs))
-        verify = _fastest(partial(_verify, stage, bs, nodes))
-        measured.append(Measured(step, verify if nodes == 1 else draft[bs] + verify))
+        place = step.requests, step.context
+        if step.nodes > 1 and place not in draft:
+            draft[place] = _fastest(partial(_draft, stage, step))
+        verify = _fastest(partial(_verify, stage, step))
+        measured.append(Measured(step, verify if step.nodes == 1 else draft[place] + verify))
     return measured
 
 
@@ -156,10 +162,10 @@ def _fastest(play: Callable[[], None]) -> float:
     return min(times)
 
 
-def _draft(stage: Stage, bs: int) -> None:
-    window = _window(stage, bs)
+def _draft(stage: Stage, step: Step) -> None:
+    window = _window(stage, step)
     batch = SimpleNamespace(
-        req_pool_indices=torch.zeros(bs, dtype=torch.int64),
+        req_pool_indices=torch.zeros(step.requests, dtype=torch.int64),
         seq_lens_cpu=window.prefix_lens,
         spec_algorithm=stage.algorithm,
         can_run_decode_cuda_graph=False,
@@ -167,8 +173,9 @@ def _draft(stage: Stage, bs: int) -> None:
     stage.drafter.draft(batch, window)  # as much of one as it reads
 
 
-def _verify(stage: Stage, bs: int, nodes: int) -> None:
-    window = _window(stage, bs)
+def _verify(stage: Stage, step: Step) -> None:
+    window = _window(stage, step)
+    bs, nodes = step.requests, step.nodes
     tokens = torch.zeros(bs * nodes, dtype=torch.int64)
     positions = (window.prefix_lens[:, None] + torch.arange(nodes)).reshape(-1)
     lens = window.prefix_lens + nodes
@@ -196,9 +203,9 @@ def _verify(stage: Stage, bs: int, nodes: int) -> None:
     stage.target.forward(forward_batch)
 
 
-def _window(stage: Stage, bs: int) -> StepWindow:
-    width = stage.slots_per_step
-    lens = torch.full((bs,), _CONTEXT)
+def _window(stage: Stage, step: Step) -> StepWindow:
+    bs, width = step.requests, stage.slots_per_step
+    lens = torch.full((bs,), step.context // bs)
     slots = torch.zeros(bs, width, dtype=torch.int64)
     plan = stage.target.kv_index_translator.plan(
         req_pool_indices=torch.zeros(bs, dtype=torch.int64),

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Floats, Kinds
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
-from dflash_sglang.adaptive.domain import classify
+from dflash_sglang.adaptive.domain import classify, origin
 from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
 from dflash_sglang.adaptive.telemetry import WidthLog
 from dflash_sglang.engine.first_rank import first_ranks
@@ -105,19 +105,19 @@ class AdaptiveWidth:
         self._rids: dict[int, str] = {}  # of the request in each row
 
     def admit(self, requests: list[Req]) -> None:
-        """Requests whose prompts are read now start from what their domain showed."""
+        """Requests whose prompts are read now start from what others of their kind showed."""
         self._plan = None  # the time to the next decode step is not that of a decode step
         new = [r for r in requests if self._rids.get(r.kv.req_pool_idx) != r.rid]
         if not new:
             return  # further chunks of prompts that were admitted before
-        domains = []
+        origins = []
         for request in new:
             domain = classify(_prompt_end(request), has_grammar=request.grammar is not None)
             logger.info("dflash2: %s starts as %s (%s)", request.rid, domain.name, domain.reason)
-            domains.append(domain.index)
+            origins.append(origin(domain, len(request.origin_input_ids)))
             self._rids[request.kv.req_pool_idx] = request.rid
         rows = np.array([request.kv.req_pool_idx for request in new], dtype=np.int64)
-        self._model.restart(rows, np.array(domains, dtype=np.int64))
+        self._model.restart(rows, np.array(origins, dtype=np.int64))
 
     def drafts(self, batch: ScheduleBatch) -> bool:
         """Whether this step drafts at all."""

@@ -22,6 +22,7 @@ from dflash_sglang.adaptive.costs import Measured
 from dflash_sglang.algorithm import draft_vocabulary_of, drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
+from dflash_sglang.engine.context import DrafterContext, Features
 from dflash_sglang.engine.draft_head import DraftHead
 from dflash_sglang.engine.drafting import BlockDrafter
 from dflash_sglang.engine.first_rank import first_ranks
@@ -90,6 +91,7 @@ class DFlash2Worker(BaseSpecWorker):
         self._draft_runner = self._draft_worker.model_runner
         head = DraftHead(vocabulary, draft_vocabulary_of(server_args))
         self._drafter = BlockDrafter(self._draft_runner, head, self._options)
+        self._context = DrafterContext(self._drafter, self.draft_parallel_layout)
         self._adjuster = LogitAdjuster(
             self._runner.model_config.vocab_size, self._options.max_depth, self._runner.device
         )
@@ -127,8 +129,9 @@ class DFlash2Worker(BaseSpecWorker):
     @torch.inference_mode()
     def _rehearse(self) -> list[Measured]:
         stage = Stage(self._runner, self._drafter, self._algorithm, self._options.slots_per_step)
-        rows = self._runner.req_to_token_pool.req_to_token.shape[0]
-        steps = rehearsed_steps(rows, self._options.num_nodes)
+        rows, tokens = self._runner.req_to_token_pool.req_to_token.shape
+        longest = tokens - self._options.slots_per_step
+        steps = rehearsed_steps(rows, self._options.num_nodes, longest)
         with draft_tp_context(self.draft_parallel_layout):
             return remembered(
                 self._rehearsals,
@@ -201,10 +204,9 @@ class DFlash2Worker(BaseSpecWorker):
         publish(result.new_seq_lens)
 
         # At once, since the radix cache may hand these slots to another request after this step.
-        features = result.logits_output.hidden_states  # [T, n * D]
         slots = plan.write_ids(self._draft_runner.kv_index_translator)  # [T]
-        positions = extend_positions(batch)  # [T]
-        self._append_context(features[: slots.shape[0]], slots, positions)
+        hidden = result.logits_output.hidden_states[: slots.shape[0]]  # [T, n * D]
+        self._context.append(Features(hidden, slots, extend_positions(batch)))
         result.logits_output.hidden_states = None  # the scheduler would copy it to the host
         self._drafter.forget(batch.req_pool_indices)
         running = set(batch.decoding_reqs or [])
@@ -245,7 +247,7 @@ class DFlash2Worker(BaseSpecWorker):
         self._drafter.learn(batch.req_pool_indices, edges, verdict)
         moves = commit_path(verdict.node_path, window.slots, window.prefix_lens, nodes)
         publish(moves.new_lens)
-        self._commit(moves, target.output.hidden_states, depth)
+        self._commit(batch, moves, target.output.hidden_states, depth)
         target.output.hidden_states = None
         self._clock.finish(nodes, len(batch.reqs))
         return GenerationBatchResult(
@@ -265,6 +267,7 @@ class DFlash2Worker(BaseSpecWorker):
         """Draft and cut the tree to the step's width; a width of one node needs no draft."""
         if not self._widths.drafts(batch):
             return None, bare_root(window.anchors)
+        self._context.catch_up()
         with draft_tp_context(self.draft_parallel_layout):
             block = self._drafter.draft(batch, window)
         choices = self._drafter.lattice(
@@ -282,22 +285,22 @@ class DFlash2Worker(BaseSpecWorker):
             self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, part)
         return choices.edges, self._widths.cut(tree)
 
-    def _commit(self, moves: CommitMoves, features: torch.Tensor, depth: int) -> None:
+    def _commit(
+        self, batch: ScheduleBatch, moves: CommitMoves, hidden: torch.Tensor, depth: int
+    ) -> None:
         """Give the accepted path consecutive slots, and the drafter the path's hidden states.
 
         Args:
-            features: [bs * N, n * D] hidden states of every node, the target's.
+            hidden: [bs * N, n * D] hidden states of every node, the target's.
+            depth: of the walk, 0 in a step that decoded plainly.
         """
-        if depth and not self._options.is_chain:
+        features = Features(hidden[moves.rows], moves.context_slots, moves.positions)
+        if depth == 0:
+            self._context.append_later(batch, features)
+            return
+        if not self._options.is_chain:
             self._runner.token_to_kv_pool.move_kv_cache(moves.targets, moves.sources)
-        self._append_context(features[moves.rows], moves.context_slots, moves.positions)
-
-    @torch.inference_mode()
-    def _append_context(
-        self, features: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
-    ) -> None:
-        with draft_tp_context(self.draft_parallel_layout):
-            self._drafter.append_context(features, slots, positions)
+        self._context.append(features)
 
     def _idle(self, publish: Publish) -> GenerationBatchResult:
         """A batch without requests, as a rank sees it while others work."""

@@ -247,8 +247,8 @@ MUTATIONS = (
         "tells the drafter wrong positions of accepted tokens",
         None,
         "dflash_sglang/engine/worker.py",
-        "self._append_context(features[moves.rows], moves.context_slots, moves.positions)",
-        "self._append_context(features[moves.rows], moves.context_slots, moves.positions + 1)",
+        "Features(hidden[moves.rows], moves.context_slots, moves.positions)",
+        "Features(hidden[moves.rows], moves.context_slots, moves.positions + 1)",
         "tests/engine/test_served_drafter.py",
     ),
     Mutation(

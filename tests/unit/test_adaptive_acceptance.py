@@ -55,7 +55,7 @@ def test_greedy_and_sampled_requests_are_learned_apart():
     assert model.chances(kinds(row=1, sampled=0), NODES)[0, 1] == pytest.approx(0.8)
 
 
-def test_a_new_request_starts_from_its_domain():
+def test_a_new_request_starts_from_its_origin():
     model = model_with([CODE, PROSE])
     decode(model, ALL, 40, row=0)
     decode(model, NONE, 40, row=1)

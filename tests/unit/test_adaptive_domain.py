@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import dflash_sglang.bench
-from dflash_sglang.adaptive.domain import classify
+from dflash_sglang.adaptive.domain import DOMAINS, NUM_ORIGINS, Domain, classify, origin
 
 BUILTIN = Path(dflash_sglang.bench.__file__).parent / "builtin.jsonl"
 
@@ -42,3 +42,12 @@ def test_most_of_the_builtin_prompts_are_told_right():
         for row in asked
     ]
     assert sum(right) >= 0.7 * len(asked)
+
+
+def test_long_and_short_prompts_of_a_domain_start_apart():
+    found = [
+        origin(Domain(index, ""), tokens)
+        for index in range(len(DOMAINS))
+        for tokens in (0, 255, 256, 1_023, 1_024, 4_095, 4_096, 100_000)
+    ]
+    assert found == [place for place in range(NUM_ORIGINS) for _ in range(2)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
+from dflash_sglang.adaptive.policy import WidthPolicy
 from tests.unit.adaptive_simulator import CONTEXT, WIDTHS, Device, Text, best_rate, serve
 
 CPU = Device(fixed=8.0, row=0.45, draft=1.5)
@@ -68,3 +69,21 @@ def test_an_assumed_cost_model_of_another_scale_recovers_within_200_steps(bs):
     texts = [CHAT] * bs
     served = serve(device, texts, steps=400, costs=CostModel.assumed(WIDTHS))
     assert served.rate(200) >= 0.97 * best_rate(device, texts)[0]
+
+
+def test_a_width_of_unknown_cost_is_tried_only_beside_the_best():
+    """Trying every width at every batch size would cost short answers more than it teaches."""
+    costs = CPU.cost_model()
+    policy = WidthPolicy(WIDTHS, costs)
+    chances = 0.75 ** np.arange(32.0)[None]
+    outlook = policy.look_ahead(np.full((1, len(WIDTHS)), 3.0), context=CONTEXT)
+    tokens = chances.cumsum()[np.array(WIDTHS) - 1]
+    best = WIDTHS[int((tokens - outlook.rate * outlook.times).argmax())]
+    assert best == 6
+    chosen = []
+    for _ in range(128):
+        step = Step(1, policy.choose(chances, outlook).nodes, CONTEXT)
+        costs.correct(Measured(step, CPU.milliseconds(step)))
+        chosen.append(step.nodes)
+    assert set(chosen) == {4, 6, 8}
+    assert chosen.count(best) >= 120

@@ -10,7 +10,7 @@ import pytest
 from dflash_sglang.adaptive.costs import Measured
 from dflash_sglang.engine.rehearsal import rehearsal_file, rehearsed_steps, remembered
 
-STEPS = rehearsed_steps(rows=4, most_nodes=8)
+STEPS = rehearsed_steps(rows=4, most_nodes=8, longest=500)
 FOUND = [Measured(step, 1.5 + i) for i, step in enumerate(STEPS)]
 
 
@@ -74,9 +74,9 @@ def test_bytes_that_are_no_text_are_played_anew(file):
 
 
 def test_steps_of_fewer_nodes_or_requests_are_not_taken_for_more(file):
-    assert replayed(file, rehearsed_steps(rows=4, most_nodes=16)) == 1
+    assert replayed(file, rehearsed_steps(rows=4, most_nodes=16, longest=500)) == 1
     file.write_text(json.dumps(FOUND))
-    assert replayed(file, rehearsed_steps(rows=16, most_nodes=8)) == 1
+    assert replayed(file, rehearsed_steps(rows=16, most_nodes=8, longest=500)) == 1
 
 
 def test_servers_of_other_windows_keep_files_of_their_own(monkeypatch, tmp_path):
@@ -97,6 +97,13 @@ def test_servers_of_other_windows_keep_files_of_their_own(monkeypatch, tmp_path)
 def test_a_rehearsal_stays_below_the_ceiling_and_the_request_table():
     assert {step.nodes for step in STEPS} == {1, 4, 8}
     assert {step.requests for step in STEPS} == {1, 4}
+
+
+@pytest.mark.parametrize(("longest", "contexts"), [(100, []), (500, [128]), (2_000, [128, 1024])])
+def test_a_rehearsal_has_long_contexts_where_a_request_may_have_them(longest, contexts):
+    """Otherwise the fit cannot tell what a cached token costs from what a request does."""
+    steps = rehearsed_steps(rows=4, most_nodes=8, longest=longest)
+    assert sorted({step.context // step.requests for step in steps}) == contexts
 
 
 def test_all_ranks_rehearse_if_the_first_one_must(file):
