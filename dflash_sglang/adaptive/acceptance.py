@@ -83,10 +83,13 @@ class AcceptModel:
         self._row_promised[rows] = self._row_accepted[rows] = 0.0
 
     def remembered(self, kinds: Kinds) -> Floats:
-        """Tokens a step that each request got lately at each width, [bs, W]; once a step."""
+        """Tokens a step that each request got lately at each width, [bs, W]."""
         self._welcome(kinds)
-        self._ages[kinds.rows] += 1
         return self._curves[kinds.rows]
+
+    def grow_older(self, rows: Ints, steps: int) -> None:
+        """Steps of these requests go by; what is learned next makes up for them."""
+        self._ages[rows] += steps
 
     def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
         """The chance that each node's path is accepted, [bs, N]; the root's is 1."""

@@ -31,6 +31,7 @@ from dflash_sglang.adaptive.costs import CostModel
 
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
 _FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
+_LONGEST_REST = 8  # plain steps that are decided together
 _NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
 _NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
@@ -42,7 +43,12 @@ class Outlook(NamedTuple):
 
     times: Floats  # [W] milliseconds at each width
     rate: float  # tokens a millisecond of the best width
-    drafts: bool
+    rest: int  # steps to decode plainly before asking again, if the batch stays; 0: draft
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the step drafts."""
+        return self.rest == 0
 
 
 class Width(NamedTuple):
@@ -70,7 +76,7 @@ class WidthPolicy:
         self._steps = 0
 
     def look_ahead(self, remembered: Floats, context: int) -> Outlook:
-        """Decide whether the next step drafts.
+        """Decide whether the next step drafts, or how many steps do not.
 
         Args:
             remembered: [bs, W] tokens that each request lately got at each width.
@@ -87,9 +93,9 @@ class WidthPolicy:
         if self._drafting:
             if not was_drafting:
                 self._patience = _FIRST_PROBE
-            return Outlook(times, float(rates.max()), drafts=True)
+            return Outlook(times, float(rates.max()), rest=0)
         known = (self._costs.counts(remembered.shape[0])[1:] >= _MEASUREMENTS).any()
-        return Outlook(times, float(rates.max()), drafts=self._probes(bool(known)))
+        return Outlook(times, float(rates.max()), self._rest(bool(known)))
 
     def choose(self, chances: Floats, outlook: Outlook) -> Width:
         """The width of a step that has drafted.
@@ -106,20 +112,24 @@ class WidthPolicy:
         chosen = self._tried(self._costs.counts(chances.shape[0])[reachable], tokens / times, best)
         return Width(self._widths[reachable[chosen]], float(tokens[chosen]), float(times[chosen]))
 
-    def _probes(self, known: bool) -> bool:
-        """Whether a batch that decodes plainly drafts this once, to see what it would bring.
+    def _rest(self, known: bool) -> int:
+        """Plain steps until the next look at a batch that decodes plainly.
+
+        None where it drafts this once, to see what that would bring.
 
         Args:
             known: the time of drafting was measured at this batch size.
         """
-        self._plain_steps += 1
-        if not known and self._plain_steps % _NEW_WIDTH_EVERY == 0:
-            return True
-        if self._plain_steps < self._patience:
-            return False
+        patience = self._patience if known else min(_NEW_WIDTH_EVERY, self._patience)
+        left = patience - 1 - self._plain_steps
+        if left > 0:
+            rest = min(left, _LONGEST_REST)
+            self._plain_steps += rest
+            return rest
         self._plain_steps = 0
-        self._patience = min(2 * self._patience, _LAST_PROBE)
-        return True
+        if known:
+            self._patience = min(2 * self._patience, _LAST_PROBE)
+        return 0
 
     def _tried(self, counts: NDArray[np.int64], rates: Floats, best: int) -> int:
         """The best width, or now and then another one for what its time teaches.

@@ -37,24 +37,31 @@ class WidthLog:
         self.fixed_ms = np.zeros(len(self.widths))
 
     def add(
-        self, width: Width, tokens: int, milliseconds: float, curve: Floats, times: Floats
+        self,
+        width: Width,
+        tokens: int,
+        milliseconds: float,
+        curve: Floats,
+        times: Floats,
+        steps: int = 1,
     ) -> None:
-        """Take in a step.
+        """Take in equal steps.
 
         Args:
             width: what was chosen.
-            tokens: delivered to all requests together.
-            milliseconds: from this step's start to the next one's.
+            tokens: that a step delivered to all requests together.
+            milliseconds: of a step, from its start to the next one's.
             curve: [W] tokens that each width was expected to bring.
             times: [W] milliseconds that each width was expected to take.
+            steps: how many there were.
         """
-        self.steps[width.nodes] += 1
-        self.promised_tokens += width.tokens
-        self.promised_ms += width.milliseconds
-        self.tokens += tokens
-        self.ms += milliseconds
-        self.fixed_tokens += curve
-        self.fixed_ms += times
+        self.steps[width.nodes] += steps
+        self.promised_tokens += steps * width.tokens
+        self.promised_ms += steps * width.milliseconds
+        self.tokens += steps * tokens
+        self.ms += steps * milliseconds
+        self.fixed_tokens += steps * curve
+        self.fixed_ms += steps * times
 
     def take_in(self, other: WidthLog) -> None:
         """Add a later stretch."""

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
 _PUBLISHED_STEPS = 4
+_LONGEST_REST = 8  # plain steps of requests that do not speculate, between looks at them
 _PROMPT_TOKENS = 400  # of its end, which tell a prompt's domain
 
 
@@ -54,9 +55,10 @@ class FixedWidth:
 
 
 class _Plan(NamedTuple):
-    """What a step was chosen for, kept until it is known what came of it."""
+    """What steps were chosen for, kept until it is known what came of them."""
 
     started: float  # seconds
+    latest: float  # when the last of the steps started
     step: Step
     kinds: Kinds
     outlook: Outlook
@@ -64,7 +66,9 @@ class _Plan(NamedTuple):
     width: Width
     nodes: DraftedNodes | None = None
     chances: Floats | None = None  # [bs, N]
-    tokens: int = 0  # delivered
+    tokens: int = 0  # that a step delivered
+    steps: int = 1  # that were taken
+    rest: int = 0  # steps that are left of those decided to decode plainly
 
 
 class AdaptiveWidth:
@@ -106,7 +110,7 @@ class AdaptiveWidth:
 
     def admit(self, requests: list[Req]) -> None:
         """Requests whose prompts are read now start from what others of their kind showed."""
-        self._plan = None  # the time to the next decode step is not that of a decode step
+        self._interrupt()
         new = [r for r in requests if self._rids.get(r.kv.req_pool_idx) != r.rid]
         if not new:
             return  # further chunks of prompts that were admitted before
@@ -121,13 +125,21 @@ class AdaptiveWidth:
 
     def drafts(self, batch: ScheduleBatch) -> bool:
         """Whether this step drafts at all."""
-        now = perf_counter()
+        now, plan = perf_counter(), self._plan
+        rows = [request.kv.req_pool_idx for request in batch.reqs]
+        if plan is not None and plan.rest and plan.kinds.rows.tolist() == rows:
+            self._plan = plan._replace(latest=now, steps=plan.steps + 1, rest=plan.rest - 1)
+            return False
         self._settle(now)
         kinds, context = _kinds(batch), int(batch.seq_lens_cpu.sum())
-        bs = len(kinds.rows)
+        bs = len(rows)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
         outlook = self._policy.look_ahead(remembered, context)
+        rest = outlook.rest if self._limits.may_speculate(batch.reqs) else _LONGEST_REST
+        rest = self._agree(rest)
+        self._model.grow_older(kinds.rows, max(rest, 1))
         self._plan = _Plan(
+            now,
             now,
             Step(bs, 1, context),
             kinds,
@@ -135,9 +147,9 @@ class AdaptiveWidth:
             remembered.sum(axis=0),
             Width(1, float(bs), float(outlook.times[0])),
             tokens=bs,
+            rest=max(rest - 1, 0),
         )
-        drafts = outlook.drafts and self._limits.may_speculate(batch.reqs)
-        return bool(self._agree(int(drafts)))
+        return rest == 0
 
     def cut(self, tree: DraftTree) -> DraftTree:
         """The part of the drafted tree that is verified."""
@@ -165,14 +177,22 @@ class AdaptiveWidth:
         self._model.learn(plan.kinds, plan.nodes, accepted, plan.chances)
         self._plan = plan._replace(tokens=int(verdict.accept_lens.sum()))
 
+    def _interrupt(self) -> None:
+        """A prefill comes between: the time to the next decode step is not that of the last one."""
+        plan, self._plan = self._plan, None
+        if plan is not None and plan.steps > 1:
+            self._plan = plan._replace(steps=plan.steps - 1)
+            self._settle(plan.latest)
+            self._plan = None
+
     def _settle(self, now: float) -> None:
-        """Take in what the step before took, if nothing else came between."""
+        """Take in what the steps before took, if nothing else came between."""
         plan = self._plan
         if plan is None:
             return
-        took = 1e3 * (now - plan.started)
+        took = 1e3 * (now - plan.started) / plan.steps
         self._costs.correct(Measured(plan.step, took))
-        self._recent.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times)
+        self._recent.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times, plan.steps)
         if self._recent.count < _PUBLISHED_STEPS:
             return
         if self._metrics is not None:

@@ -64,8 +64,13 @@ def assign_req_to_token_pool(
     pool_len: int,
 ) -> None:
     """Scatter consecutive slots into columns ``start..end`` of each request."""
-    rows, columns = _ragged_cells(req_pool_indices, start_offset, end_offset)
-    req_to_token[rows, columns] = out_cache_loc[: rows.numel()].to(req_to_token.dtype)
+    # A decode step writes one cell or a few of each request: slices of NumPy's cost a microsecond.
+    table, slots = req_to_token.numpy(), out_cache_loc.numpy()
+    cells = (req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist())
+    first = 0
+    for row, start, end in zip(*cells, strict=True):
+        table[row, start:end] = slots[first : first + end - start]
+        first += end - start
 
 
 def assign_draft_cache_locs_contiguous(

@@ -143,12 +143,17 @@ def serve(
     model = AcceptModel(bs, WIDTHS, DEPTH)
     model.restart(kinds.rows, np.zeros(bs, dtype=np.int64))
     tokens, times, widths = [], [], []
+    rest = 0
     for at in range(steps):
         if then is not None and at == steps // 2:
             texts = then
-        outlook = policy.look_ahead(model.remembered(kinds), CONTEXT * bs)
+        rest -= 1
         width, gained = 1, float(bs)
-        if outlook.drafts:
+        if rest <= 0:
+            outlook = policy.look_ahead(model.remembered(kinds), CONTEXT * bs)
+            rest = outlook.rest
+            model.grow_older(kinds.rows, max(rest, 1))
+        if rest == 0:
             drawn = [text.step(rng) for text in texts]
             nodes = DraftedNodes(
                 *(np.concatenate(part) for part in zip(*(d[0] for d in drawn), strict=True))

@@ -24,7 +24,7 @@ def model_with(domains):
 
 def decode(model, accepted, steps, **kind):
     for _ in range(steps):
-        model.remembered(kinds(**kind))
+        model.grow_older(kinds(**kind).rows, 1)
         model.learn(kinds(**kind), NODES, accepted, model.chances(kinds(**kind), NODES))
 
 
@@ -67,8 +67,7 @@ def test_a_new_request_starts_from_its_origin():
 def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
-    for _ in range(30):
-        model.remembered(kinds())
+    model.grow_older(kinds().rows, 30)
     chances = np.array([[1.0, 0.01, 0.01, 0.01]])
     model.learn(kinds(), NODES, NONE, chances)
     assert model.remembered(kinds())[0, -1] < 1.1
