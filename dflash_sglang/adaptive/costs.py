@@ -3,8 +3,9 @@
 The fit is linear in what a step reads and multiplies: draft and verify have a fixed part, a part
 for each request, one for each node, and one for every cached token that a request's nodes attend
 to. Plain decoding is a step of one node without a draft. Devices are not linear (a GEMM of nine
-rows can cost what eight cost, or twice), so each place, a pair of batch size and nodes, also keeps
-how far its measurements are from the fit; places without any lean on their neighbours.
+rows can cost what eight cost, or twice, and a context that leaves a cache costs more than one that
+does not), so each place, of batch size, length of contexts and nodes, also keeps how far its
+measurements are from the fit; places without any lean on their neighbours.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import numpy as np
 
 _MEMORY = 0.9  # of a place's earlier measurements, kept a measurement
 _REACH = 0.5  # of a measurement to its neighbours, in powers of two of batch size and nodes
-_TRUST = 0.5  # measurements that the mean of all places weighs
+_TRUST = 0.5  # measurements that a mean of more places weighs
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
 _SURPRISE = math.log(1.5)  # what a known place's measurement says at most
 _KNOWN = 3  # measurements after which a place is known
 _LEAST = 1e-3  # milliseconds of any step
 _OUTLIER = 8.0  # times the expectation; such a step was interrupted
 _ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
+_LENGTHS = (0, 256, 1024, 4096, 16384)  # cached tokens a request, where a longer context begins
 _BATCH_SIZES = (*range(1, 9), *(s * 2**e for e in range(7) for s in (10, 12, 14, 16)))
 
 
@@ -53,11 +55,12 @@ class CostModel:
 
     def __init__(self, widths: Sequence[int], coefficients: np.ndarray) -> None:
         self._widths = list(widths)
-        shape = (len(_BATCH_SIZES), len(widths))
+        shape = (len(_BATCH_SIZES) * len(_LENGTHS), len(widths))
         self._ratios = np.zeros(shape)  # mean logarithm of measured by fitted
         self._weights = np.zeros(shape)  # measurements, forgotten ones left out
         self._counts = np.zeros(shape, dtype=np.int64)
-        self._near_sizes = _nearness(_BATCH_SIZES)
+        near_lengths = _nearness([2**i for i in range(len(_LENGTHS))])
+        self._near_places = np.kron(_nearness(_BATCH_SIZES), near_lengths)
         self._near_widths = _nearness(self._widths)
         plain = np.array(self._widths) == 1
 
@@ -100,11 +103,12 @@ class CostModel:
 
     def milliseconds(self, requests: int, context: int) -> np.ndarray:
         """Expected times at every width, [W]."""
-        return self._fitted(requests, context) * np.exp(self._corrections(_place(requests)))
+        corrections = self._corrections(_place(requests, context))
+        return self._fitted(requests, context) * np.exp(corrections)
 
-    def counts(self, requests: int) -> np.ndarray:
-        """How often steps of about so many requests were measured at every width, [W]."""
-        return self._counts[_place(requests)]
+    def counts(self, requests: int, context: int) -> np.ndarray:
+        """How often about such steps were measured at every width, [W]."""
+        return self._counts[_place(requests, context)]
 
     def correct(self, measured: Measured) -> None:
         """Take in a step's time; one that was plainly interrupted is left out."""
@@ -139,17 +143,23 @@ class CostModel:
         return math.log(milliseconds / self._fitted(step.requests, step.context)[column])
 
     def _place_of(self, step: Step) -> tuple[int, int]:
-        return _place(step.requests), self._widths.index(step.nodes)
+        return _place(step.requests, step.context), self._widths.index(step.nodes)
 
     def _corrections(self, row: int) -> np.ndarray:
-        """Mean of the measured places' ratios, near places first, at every width: [W]."""
+        """Mean of the measured places' ratios at every width, [W].
+
+        Near places say most, those with contexts of this length more than all others.
+        """
         if self._corrected is not None and self._corrected[0] == row:
             return self._corrected[1]
-        total = self._weights.sum()
-        everywhere = float((self._weights * self._ratios).sum() / total) if total else 0.0
-        near = self._near_sizes[row] @ np.stack([self._weights * self._ratios, self._weights])
-        ratios, weights = near @ self._near_widths  # [2, W] each
-        corrections = (ratios + _TRUST * everywhere) / (weights + _TRUST)
+        # However often a place was measured, it is one of many that a mean is taken over.
+        weights = np.minimum(self._weights, 1.0)  # [places, W]
+        places = np.stack([weights * self._ratios, weights])  # [2, places, W]
+        everywhere = _mean(places.sum(axis=(1, 2)), 0.0, trust=1e-9)
+        alike = places[:, row % len(_LENGTHS) :: len(_LENGTHS)]  # with contexts of this length
+        typical = _mean(alike.sum(axis=(1, 2)), everywhere)
+        near = self._near_places[row] @ np.stack([self._weights * self._ratios, self._weights])
+        corrections = _mean(near @ self._near_widths, typical)
         self._corrected = (row, corrections)
         return corrections
 
@@ -162,8 +172,17 @@ def _features(step: Step) -> np.ndarray:
     return np.array([*reads, drafts, drafts * step.requests])
 
 
-def _place(requests: int) -> int:
-    return bisect_right(_BATCH_SIZES, requests) - 1
+def _place(requests: int, context: int) -> int:
+    """Row of the places of such steps."""
+    size = bisect_right(_BATCH_SIZES, requests) - 1
+    length = bisect_right(_LENGTHS, context // max(requests, 1)) - 1
+    return size * len(_LENGTHS) + length
+
+
+def _mean(weighted: np.ndarray, prior: np.ndarray | float, trust: float = _TRUST) -> np.ndarray:
+    """Means from weighted sums and weights [2, ...], with a prior that weighs ``trust``."""
+    total, weight = weighted
+    return (total + trust * prior) / (weight + trust)
 
 
 def _nearness(values: Sequence[int]) -> np.ndarray:

@@ -36,12 +36,14 @@ _NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured ti
 _NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
 _WORTH_A_TRY = 0.8  # of the best rate, which a width must promise to be tried
+_PLAIN_WORTH_A_TRY = 0.4  # the same for plain decoding, whose time may be far from the expected one
 
 
 class Outlook(NamedTuple):
     """What is expected of a step before it drafts."""
 
     times: Floats  # [W] milliseconds at each width
+    counts: NDArray[np.int64]  # [W] measurements behind them
     rate: float  # tokens a millisecond of the best width
     rest: int  # steps to decode plainly before asking again, if the batch stays; 0: draft
 
@@ -71,7 +73,7 @@ class WidthPolicy:
         self._widths = widths
         self._costs = costs
         self._drafting = True
-        self._plain_steps = 0
+        self._plain_steps = self._drafted_steps = 0
         self._patience = _FIRST_PROBE
         self._steps = 0
 
@@ -82,7 +84,9 @@ class WidthPolicy:
             remembered: [bs, W] tokens that each request lately got at each width.
             context: cached tokens of all requests together.
         """
-        times = self._costs.milliseconds(remembered.shape[0], context)  # [W]
+        bs = remembered.shape[0]
+        times = self._costs.milliseconds(bs, context)  # [W]
+        counts = self._costs.counts(bs, context)  # [W]
         rates = remembered.sum(axis=0) / times
         plain, drafted = rates[0], rates[1:].max()
         was_drafting = self._drafting
@@ -90,12 +94,13 @@ class WidthPolicy:
             self._drafting = False
         elif not self._drafting and drafted > (1 + _HYSTERESIS) * plain:
             self._drafting = True
-        if self._drafting:
+        if not self._drafting:
+            rest = self._rest(bool((counts[1:] >= _MEASUREMENTS).any()))
+        else:
             if not was_drafting:
                 self._patience = _FIRST_PROBE
-            return Outlook(times, float(rates.max()), rest=0)
-        known = (self._costs.counts(remembered.shape[0])[1:] >= _MEASUREMENTS).any()
-        return Outlook(times, float(rates.max()), self._rest(bool(known)))
+            rest = int(self._tries_plain(int(counts[0]), plain / drafted))
+        return Outlook(times, counts, float(rates.max()), rest)
 
     def choose(self, chances: Floats, outlook: Outlook) -> Width:
         """The width of a step that has drafted.
@@ -109,7 +114,7 @@ class WidthPolicy:
         tokens = by_nodes[[self._widths[i] - 1 for i in reachable]]  # [R]
         times = outlook.times[reachable]
         best = int((tokens - outlook.rate * times).argmax())
-        chosen = self._tried(self._costs.counts(chances.shape[0])[reachable], tokens / times, best)
+        chosen = self._tried(outlook.counts[reachable], tokens / times, best)
         return Width(self._widths[reachable[chosen]], float(tokens[chosen]), float(times[chosen]))
 
     def _rest(self, known: bool) -> int:
@@ -130,6 +135,18 @@ class WidthPolicy:
         if known:
             self._patience = min(2 * self._patience, _LAST_PROBE)
         return 0
+
+    def _tries_plain(self, count: int, promised: float) -> bool:
+        """Whether a batch that drafts decodes plainly this once, for what the time teaches.
+
+        Args:
+            count: measurements of plain steps like this one.
+            promised: tokens a millisecond of plain decoding, as a share of drafting's.
+        """
+        self._drafted_steps += 1
+        if count < _MEASUREMENTS:
+            return promised >= _PLAIN_WORTH_A_TRY and self._drafted_steps % _NEW_WIDTH_EVERY == 0
+        return promised >= _WORTH_A_TRY and self._drafted_steps % _NEIGHBOUR_EVERY == 0
 
     def _tried(self, counts: NDArray[np.int64], rates: Floats, best: int) -> int:
         """The best width, or now and then another one for what its time teaches.

@@ -18,6 +18,7 @@ from dflash_sglang.adaptive.doubt import DoubtLedger
 from dflash_sglang.engine.draft_head import DraftHead
 from dflash_sglang.engine.noise import StepNoise
 from dflash_sglang.engine.window import StepWindow
+from dflash_sglang.kernels.top_columns import top_columns
 from dflash_sglang.options import DFlash2Options
 from dflash_sglang.tree.lattice import Lattice, build_lattice
 from dflash_sglang.tree.noisy import (
@@ -98,7 +99,7 @@ class BlockDrafter:
         """
         weight = self._options.tuning.entropy_weight
         if noise is None or not self._options.tuning.shared_noise:
-            unary, columns = block.unary_logits.topk(self._options.candidates)  # [bs, g, K]
+            unary, columns = top_columns(block.unary_logits, self._options.candidates)  # [bs, g, K]
             candidates = self._head.tokens(columns)
             scores = self._scores(block, anchors, candidates, unary)
             temperatures = None if sampling.is_all_greedy else sampling.temperatures.view(-1)

@@ -81,6 +81,7 @@ def _vocabulary_calls(sizes: Sizes, generator: torch.Generator) -> dict[str, Cal
     noise = (torch.arange(bs), positions)
     return {
         "greedy_tokens": (logits,),
+        "top_columns": (logits, sizes.candidates),
         # Without truncation: where too few tokens are possible, any others fill the rest.
         "noisy_candidates": (logits, *temperature_and_weight, *noise, None, None, None, 16, 16),
         "draw_tokens": (logits, temperatures, *noise, *laws, False, False),
@@ -98,7 +99,9 @@ def _drafter_calls(sizes: Sizes, generator: torch.Generator) -> dict[str, Call]:
     x = torch.randn(bs, g + 1, D, generator=generator)
     delta = torch.randn(bs, g + 1, 2, taps, groups, generator=generator)[:, :, 1]
     kernel = torch.randn(taps, D, generator=generator)
+    weight = torch.randn(D, D, generator=generator) * D**-0.5
     return {
+        "linear": (x, weight, None),
         "pair_scores": (gates, torch.arange(bs), candidates, unary, *codebooks, temperatures),
         "convolve_block": (x, kernel, delta, None),
     }

@@ -24,6 +24,7 @@ _OPERATOR_MODULES = (
     "lattice",
     "linear",
     "rows",
+    "top_columns",
     "tree",
     "walk",
 )

@@ -220,8 +220,9 @@ def test_a_call_beyond_the_kernels_limits_is_served_by_the_reference(caplog) -> 
     ]
 
 
-def test_every_operator_of_a_step_has_a_device_kernel() -> None:
-    assert set(examples.calls(examples.Sizes(vocabulary=100))) <= set(device.OPERATORS)
+def test_every_operator_of_a_step_has_a_device_kernel_or_is_pytorchs_own_there() -> None:
+    step = set(examples.calls(examples.Sizes(vocabulary=100)))
+    assert step - set(device.OPERATORS) == {"linear", "top_columns"}
 
 
 def test_cuda_sources_compile_without_a_warning() -> None:

@@ -29,6 +29,7 @@ def request(row: int) -> SimpleNamespace:
         sampling_params=SimpleNamespace(custom_params=None, top_k=1),
         grammar=None,
         tokenizer=None,
+        origin_input_ids=[1] * 300,
     )
 
 

@@ -87,3 +87,30 @@ def test_a_width_of_unknown_cost_is_tried_only_beside_the_best():
         chosen.append(step.nodes)
     assert set(chosen) == {4, 6, 8}
     assert chosen.count(best) >= 120
+
+
+def test_plain_decoding_that_seems_dear_is_tried_and_found_to_be_cheap():
+    """A server that drafts would otherwise never learn what a plain step takes."""
+    device = Device(fixed=8.0, row=0.9, draft=6.0)
+    steps = [Step(bs, n, CONTEXT * bs) for bs in (1, 4, 8) for n in (1, 4, 16)]
+    wrong = [
+        Measured(step, device.milliseconds(step) * (2.5 if step.nodes == 1 else 1.0))
+        for step in steps
+    ]
+    texts = [Text(0.05)] * 4
+    assert best_rate(device, texts)[1] == 1
+    served = serve(device, texts, steps=100, costs=CostModel.fit(WIDTHS, wrong))
+    assert (served.widths[:8] > 1).any()
+    assert (served.widths[40:] == 1).mean() > 0.9
+
+
+def test_times_of_long_contexts_are_learned_apart_from_those_of_short_ones():
+    costs = CPU.cost_model()
+    short, long = costs.milliseconds(4, 1_200), costs.milliseconds(4, 8_000)
+    at = WIDTHS.index(8)
+    for _ in range(20):
+        costs.correct(Measured(Step(4, 8, 8_000), 3 * long[at]))
+    assert costs.milliseconds(4, 8_000)[at] > 2.5 * long[at]
+    assert costs.milliseconds(4, 1_200)[at] < 1.5 * short[at]
+    assert costs.counts(4, 8_000)[at] == 20
+    assert not costs.counts(4, 1_200).any()
