@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <tuple>
+#include <vector>
 
 #include "../core/best_columns.h"
 #include "parallel.h"
