@@ -31,7 +31,7 @@ from dflash_sglang.adaptive.costs import CostModel
 
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
 _FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
-_LONGEST_REST = 8  # plain steps that are decided together
+LONGEST_REST = 8  # plain steps that are decided together
 _NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
 _NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
@@ -128,7 +128,7 @@ class WidthPolicy:
         patience = self._patience if known else min(_NEW_WIDTH_EVERY, self._patience)
         left = patience - 1 - self._plain_steps
         if left > 0:
-            rest = min(left, _LONGEST_REST)
+            rest = min(left, LONGEST_REST)
             self._plain_steps += rest
             return rest
         self._plain_steps = 0

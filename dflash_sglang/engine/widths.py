@@ -11,7 +11,7 @@ import numpy as np
 from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Floats, Kinds
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
 from dflash_sglang.adaptive.domain import classify, origin
-from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
+from dflash_sglang.adaptive.policy import LONGEST_REST, Outlook, Width, WidthPolicy
 from dflash_sglang.adaptive.telemetry import WidthLog
 from dflash_sglang.engine.first_rank import first_ranks
 from dflash_sglang.engine.limits import LimitTable
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
 _PUBLISHED_STEPS = 4
-_LONGEST_REST = 8  # plain steps of requests that do not speculate, between looks at them
 _PROMPT_TOKENS = 400  # of its end, which tell a prompt's domain
 
 
@@ -130,12 +129,13 @@ class AdaptiveWidth:
         if plan is not None and plan.rest and plan.kinds.rows.tolist() == rows:
             self._plan = plan._replace(latest=now, steps=plan.steps + 1, rest=plan.rest - 1)
             return False
-        self._settle(now)
+        if plan is not None:
+            self._settle(plan, now)
         kinds, context = _kinds(batch), int(batch.seq_lens_cpu.sum())
         bs = len(rows)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
         outlook = self._policy.look_ahead(remembered, context)
-        rest = outlook.rest if self._limits.may_speculate(batch.reqs) else _LONGEST_REST
+        rest = outlook.rest if self._limits.may_speculate(batch.reqs) else LONGEST_REST
         rest = self._agree(rest)
         self._model.grow_older(kinds.rows, max(rest, 1))
         self._plan = _Plan(
@@ -181,16 +181,11 @@ class AdaptiveWidth:
         """A prefill comes between: the time to the next decode step is not that of the last one."""
         plan, self._plan = self._plan, None
         if plan is not None and plan.steps > 1:
-            self._plan = plan._replace(steps=plan.steps - 1)
-            self._settle(plan.latest)
-            self._plan = None
+            self._settle(plan._replace(steps=plan.steps - 1), plan.latest)
 
-    def _settle(self, now: float) -> None:
-        """Take in what the steps before took, if nothing else came between."""
-        plan = self._plan
-        if plan is None:
-            return
-        took = 1e3 * (now - plan.started) / plan.steps
+    def _settle(self, plan: _Plan, ended: float) -> None:
+        """Take in what a plan's steps took."""
+        took = 1e3 * (ended - plan.started) / plan.steps
         self._costs.correct(Measured(plan.step, took))
         self._recent.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times, plan.steps)
         if self._recent.count < _PUBLISHED_STEPS:

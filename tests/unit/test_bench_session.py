@@ -1,5 +1,10 @@
 """A whole run against stand-ins: what each server is asked, and what is written down of it."""
 
+import os
+import signal
+import threading
+import time
+
 import msgspec
 import pytest
 from rich.console import Console
@@ -89,6 +94,23 @@ def test_rounds_before_the_one_that_broke_are_kept(rounds):
     run = broken.value.run
     assert run.setup.rounds == rounds
     assert [len(cell.rounds) for cell in run.cells] == [rounds, rounds]
+
+
+def test_rounds_before_an_interrupt_are_kept():
+    with serving(QUICK) as fake:
+
+        def interrupt():
+            while len(fake.bodies) < WARM_UP + 16 + 3:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(BrokenRun, match="the run was interrupted") as broken:
+            measure(plan({"tree": fake.url}, ["builtin:json"], [4], rounds=1_000))
+        thread.join()
+    (cell,) = broken.value.run.cells
+    assert 1 <= len(cell.rounds) == broken.value.run.setup.rounds < 1_000
 
 
 def test_a_run_without_a_whole_round_has_nothing_to_keep():
