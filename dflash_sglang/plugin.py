@@ -20,9 +20,10 @@ def register() -> None:
         return
 
     from dflash_sglang import algorithm, host
-    from dflash_sglang.engine import capture, finishing, flags, graphs, requests
+    from dflash_sglang.engine import bursts, capture, finishing, flags, graphs, requests
 
     host.register()
+    bursts.register()
     flags.register()
     capture.register()
     graphs.register()

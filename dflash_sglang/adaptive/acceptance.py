@@ -27,6 +27,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _VALUE_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])
+# Drafters are the more too sure the less likely a path is: before anything was seen, a value v is
+# taken for v ** 1.25, about what the demo pair's greedy nodes were accepted with.
+_BIN_MIDDLES = np.sqrt(np.append(_VALUE_EDGES, 1.0) * np.insert(_VALUE_EDGES, 0, 0.001))
+_PRIOR_RATIOS = _BIN_MIDDLES**0.25
 _SHARED_PRIOR = 4.0  # accepted nodes that the prior of a shared ratio weighs
 _REQUEST_PRIOR = 6.0  # the same for a request's factor
 _SHARED_MEMORY = 0.999  # of what earlier steps said, kept a step
@@ -34,7 +38,7 @@ _REQUEST_MEMORY = 0.97
 _CURVE_MEMORY = 0.85
 _ORIGIN_SHARE = 0.02  # of a request's curve in its origin's, a step
 _PRIOR_HOLD = 0.8  # chance that a draft token holds, of origins that were not seen yet
-_MOST = 3.0  # a ratio's reach
+_MOST = 5.0  # a ratio's reach
 
 
 class DraftedNodes(NamedTuple):
@@ -42,6 +46,14 @@ class DraftedNodes(NamedTuple):
 
     depths: Ints  # [bs, N]
     values: Floats  # [bs, N], the drafter's; 0 for padding
+
+
+class Chances(NamedTuple):
+    """What drafted nodes are reckoned to be worth."""
+
+    places: tuple[Ints, Ints, Ints]  # [bs, 1], [bs, N], [bs, N]: kind, depth and size of value
+    shared: Floats  # [bs, N] as of any request
+    own: Floats  # [bs, N] as of this one, the chance that the node's path is accepted
 
 
 class Kinds(NamedTuple):
@@ -91,35 +103,39 @@ class AcceptModel:
         """Steps of these requests go by; what is learned next makes up for them."""
         self._ages[rows] += steps
 
-    def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Floats:
-        """The chance that each node's path is accepted, [bs, N]; the root's is 1."""
+    def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Chances:
+        """The chance that each node's path is accepted; the root's is 1."""
         self._welcome(kinds)
-        shared = self._shared_chances(self._places(kinds, nodes), nodes.values)
-        chances = np.minimum(shared * self._factors(kinds.rows)[:, None], 1.0)
-        chances[:, 0] = 1.0
-        return chances
+        bins = np.searchsorted(_VALUE_EDGES, nodes.values)
+        places = kinds.sampled[:, None], nodes.depths, bins
+        ratios = _ratio(
+            self._accepted[places], self._promised[places], _SHARED_PRIOR, _PRIOR_RATIOS[bins]
+        )
+        shared = np.minimum(nodes.values * ratios, 1.0)
+        own = np.minimum(shared * self._factors(kinds.rows)[:, None], 1.0)
+        own[:, 0] = 1.0
+        return Chances(places, shared, own)
 
     def learn(
-        self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_], chances: Floats
+        self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_], chances: Chances
     ) -> None:
         """Take in a step.
 
         Args:
             nodes: all N drafted nodes.
             accepted: [bs, n] of the first n of them, which were verified: those of the path.
-            chances: [bs, N] from :meth:`chances`.
+            chances: from :meth:`chances`; ``own`` may have been lowered since.
         """
-        self._welcome(kinds)
         n = accepted.shape[1]
-        seen = DraftedNodes(nodes.depths[:, 1:n], nodes.values[:, 1:n])
         hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
-        place = self._places(kinds, seen)
-        expected = self._shared_chances(place, seen.values).sum(axis=1)  # [bs]
+        kind, depths, bins = chances.places
+        place = kind, depths[:, 1:n], bins[:, 1:n]
+        expected = chances.shared[:, 1:n].sum(axis=1)  # [bs]
         got = hits.sum(axis=1)
 
         self._promised *= _SHARED_MEMORY
         self._accepted *= _SHARED_MEMORY
-        np.add.at(self._promised, place, seen.values)
+        np.add.at(self._promised, place, nodes.values[:, 1:n])
         np.add.at(self._accepted, place, hits)
 
         origin = self._origins[kinds.rows], kinds.sampled
@@ -132,7 +148,7 @@ class AcceptModel:
         self._row_promised[rows] = keep * self._row_promised[rows] + expected
         self._row_accepted[rows] = keep * self._row_accepted[rows] + got
         news = (1 - _CURVE_MEMORY**ages)[:, None]
-        self._curves[rows] += news * (self._curve(chances) - self._curves[rows])
+        self._curves[rows] += news * (self._curve(chances.own) - self._curves[rows])
         self._ages[rows] = 0
         drift = self._curves[rows] - self._origin_curves[origin]
         np.add.at(self._origin_curves, origin, _ORIGIN_SHARE * drift)
@@ -164,18 +180,10 @@ class AcceptModel:
             self._centres[rows],
         )
 
-    def _shared_chances(self, place: tuple[Ints, Ints, Ints], values: Floats) -> Floats:
-        ratios = _ratio(self._accepted[place], self._promised[place], _SHARED_PRIOR, 1.0)
-        return np.minimum(values * ratios, 1.0)
-
-    def _places(self, kinds: Kinds, nodes: DraftedNodes) -> tuple[Ints, Ints, Ints]:
-        bins = np.searchsorted(_VALUE_EDGES, nodes.values)
-        return kinds.sampled[:, None], nodes.depths, bins
-
 
 def _ratio(accepted: Floats, promised: Floats, weight: float, centre: Floats | float) -> Floats:
     ratio = (weight * centre + accepted) / (weight + promised)
-    return np.clip(ratio, 1 / _MOST, _MOST)
+    return np.minimum(np.maximum(ratio, 1 / _MOST), _MOST)
 
 
 def _first_curve(widths: tuple[int, ...], max_depth: int) -> Floats:

@@ -18,10 +18,15 @@ from typing import NamedTuple
 import numpy as np
 
 _MEMORY = 0.9  # of a place's earlier measurements, kept a measurement
-_REACH = 0.5  # of a measurement to its neighbours, in powers of two of batch size and nodes
+# How far a measurement says something about its neighbours, in powers of two. Of nodes no further
+# than to the next width, which may fill a kernel's tiles much better or worse.
+_REACH, _NODES_REACH = 0.5, 0.4
 _TRUST = 0.5  # measurements that a mean of more places weighs
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
-_SURPRISE = math.log(1.5)  # what a known place's measurement says at most
+_SURPRISE = math.log(1.5)  # what a known place's measurement says at most, and
+_FIRST_SURPRISE = math.log(2.5)  # one of a place that is not: first steps are often cold ones
+_FADING, _FADING_EVERY = 0.9, 64  # of all that was measured, in steps: machines change
+_BOUNDING = 2  # measurements after which a place's time bounds others
 _KNOWN = 3  # measurements after which a place is known
 _LEAST = 1e-3  # milliseconds of any step
 _OUTLIER = 8.0  # times the expectation; such a step was interrupted
@@ -56,12 +61,15 @@ class CostModel:
     def __init__(self, widths: Sequence[int], coefficients: np.ndarray) -> None:
         self._widths = list(widths)
         shape = (len(_BATCH_SIZES) * len(_LENGTHS), len(widths))
-        self._ratios = np.zeros(shape)  # mean logarithm of measured by fitted
-        self._weights = np.zeros(shape)  # measurements, forgotten ones left out
+        # Logarithms of measured by fitted, summed, and their number; forgotten ones left out.
+        self._sums = np.zeros((2, *shape))
+        # The same of the places of each length of contexts, where a place weighs one at most:
+        # however often it was measured, it is one of many that a mean is taken over.
+        self._totals = np.zeros((2, len(_LENGTHS)))
         self._counts = np.zeros(shape, dtype=np.int64)
-        near_lengths = _nearness([2**i for i in range(len(_LENGTHS))])
-        self._near_places = np.kron(_nearness(_BATCH_SIZES), near_lengths)
-        self._near_widths = _nearness(self._widths)
+        near_lengths = _nearness([2**i for i in range(len(_LENGTHS))], _REACH)
+        self._near_places = np.kron(_nearness(_BATCH_SIZES, _REACH), near_lengths)
+        self._near_widths = _nearness(self._widths, _NODES_REACH)
         plain = np.array(self._widths) == 1
 
         # Features are linear in requests and in context, so times at all widths are three vectors.
@@ -71,6 +79,7 @@ class CostModel:
         self._fixed = times(0, 0)  # [W]
         self._a_request = times(1, 0) - self._fixed
         self._a_kilotoken = times(0, 1024) - self._fixed
+        self._steps = 0
         self._corrected: tuple[int, np.ndarray] | None = None  # the last place asked for
         # A plain step has no draft, so it says nothing about the others.
         self._near_widths *= plain[:, None] == plain[None, :]
@@ -102,9 +111,17 @@ class CostModel:
         return cls(widths, _ASSUMED)
 
     def milliseconds(self, requests: int, context: int) -> np.ndarray:
-        """Expected times at every width, [W]."""
-        corrections = self._corrections(_place(requests, context))
-        return self._fitted(requests, context) * np.exp(corrections)
+        """Expected times at every width, [W].
+
+        A step of fewer nodes takes no longer, so a time that was measured bounds those of other
+        widths that were not.
+        """
+        row = _place(requests, context)
+        times = self._fitted(requests, context) * np.exp(self._corrections(row))
+        known = self._counts[row] >= _BOUNDING
+        least = np.maximum.accumulate(np.where(known, times, 0.0))
+        most = np.minimum.accumulate(np.where(known, times, np.inf)[::-1])[::-1]
+        return np.minimum(np.maximum(times, least), most)
 
     def counts(self, requests: int, context: int) -> np.ndarray:
         """How often about such steps were measured at every width, [W]."""
@@ -117,19 +134,29 @@ class CostModel:
             return
         row, column = self._place_of(step)
         ratio = self._ratio(measured, column)
+        expected = self._corrections(row)[column]
+        surprise = _FIRST_SURPRISE
         if self._counts[row, column] >= _KNOWN:
-            expected = self._corrections(row)[column]
             if ratio > expected + math.log(_OUTLIER):
                 return
-            ratio = max(expected - _SURPRISE, min(expected + _SURPRISE, ratio))
+            surprise = _SURPRISE
+        ratio = max(expected - surprise, min(expected + surprise, ratio))
         self._counts[row, column] += 1
         self._take_in(row, column, ratio, 1.0)
+        self._steps += 1
+        if self._steps % _FADING_EVERY == 0:
+            self._sums *= _FADING
+            by_place = _one_at_most(self._sums).sum(axis=2)
+            self._totals = by_place.reshape(2, -1, len(_LENGTHS)).sum(axis=1)
 
     def _take_in(self, row: int, column: int, ratio: float, trust: float) -> None:
-        weight = _MEMORY * self._weights[row, column] + trust
-        self._weights[row, column] = weight
+        sums = self._sums[:, row, column]
+        totals = self._totals[:, row % len(_LENGTHS)]
+        totals -= _one_at_most(sums)
+        sums *= _MEMORY
+        sums += (trust * ratio, trust)
+        totals += _one_at_most(sums)
         self._corrected = None
-        self._ratios[row, column] += trust * (ratio - self._ratios[row, column]) / weight
 
     def _fitted(self, requests: int, context: int) -> np.ndarray:
         """Times by the fit alone at every width, [W]."""
@@ -152,14 +179,10 @@ class CostModel:
         """
         if self._corrected is not None and self._corrected[0] == row:
             return self._corrected[1]
-        # However often a place was measured, it is one of many that a mean is taken over.
-        weights = np.minimum(self._weights, 1.0)  # [places, W]
-        places = np.stack([weights * self._ratios, weights])  # [2, places, W]
-        everywhere = _mean(places.sum(axis=(1, 2)), 0.0, trust=1e-9)
-        alike = places[:, row % len(_LENGTHS) :: len(_LENGTHS)]  # with contexts of this length
-        typical = _mean(alike.sum(axis=(1, 2)), everywhere)
-        near = self._near_places[row] @ np.stack([self._weights * self._ratios, self._weights])
-        corrections = _mean(near @ self._near_widths, typical)
+        everywhere = _mean(self._totals.sum(axis=1), 0.0, trust=1e-9)
+        typical = _mean(self._totals[:, row % len(_LENGTHS)], everywhere)
+        near = self._near_places[row] @ self._sums @ self._near_widths  # [2, W]
+        corrections = _mean(near, typical)
         self._corrected = (row, corrections)
         return corrections
 
@@ -185,7 +208,12 @@ def _mean(weighted: np.ndarray, prior: np.ndarray | float, trust: float = _TRUST
     return (total + trust * prior) / (weight + trust)
 
 
-def _nearness(values: Sequence[int]) -> np.ndarray:
+def _one_at_most(sums: np.ndarray) -> np.ndarray:
+    """Weighted sums and weights [2, ...] with weights of no more than one."""
+    return sums / np.maximum(sums[1], 1.0)
+
+
+def _nearness(values: Sequence[int], reach: float) -> np.ndarray:
     """How much a measurement at one value says about another, [n, n]."""
     powers = np.log2(np.array(values, dtype=float))
-    return np.exp(-(((powers[:, None] - powers[None, :]) / _REACH) ** 2))
+    return np.exp(-(((powers[:, None] - powers[None, :]) / reach) ** 2))

@@ -21,6 +21,7 @@ never measured at this batch size: width by width the best one is climbed to.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,10 @@ from dflash_sglang.adaptive.costs import CostModel
 
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
 _FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
-LONGEST_REST = 8  # plain steps that are decided together
+_LONGEST_REST = 8  # plain steps that are decided together,
+_LONGEST_REST_MS = 100.0  # and what they may take: tokens come in bursts, new requests wait
+_TRIED_REST = 4  # plain steps that are tried together
+_ROOM = 2  # widths beyond the best one that a draft has nodes for
 _NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
 _NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
@@ -45,7 +49,8 @@ class Outlook(NamedTuple):
     times: Floats  # [W] milliseconds at each width
     counts: NDArray[np.int64]  # [W] measurements behind them
     rate: float  # tokens a millisecond of the best width
-    rest: int  # steps to decode plainly before asking again, if the batch stays; 0: draft
+    rest: int  # steps to decode plainly before asking again; 0: draft
+    ceiling: int  # nodes that are worth drafting
 
     @property
     def drafts(self) -> bool:
@@ -71,36 +76,42 @@ class WidthPolicy:
 
     def __init__(self, widths: tuple[int, ...], costs: CostModel) -> None:
         self._widths = widths
+        self._last_nodes = np.array(widths) - 1
         self._costs = costs
         self._drafting = True
         self._plain_steps = self._drafted_steps = 0
         self._patience = _FIRST_PROBE
         self._steps = 0
 
-    def look_ahead(self, remembered: Floats, context: int) -> Outlook:
+    def look_ahead(self, remembered: Floats, context: int, longest: int) -> Outlook:
         """Decide whether the next step drafts, or how many steps do not.
 
         Args:
             remembered: [bs, W] tokens that each request lately got at each width.
             context: cached tokens of all requests together.
+            longest: plain steps that can be taken in a row.
         """
         bs = remembered.shape[0]
         times = self._costs.milliseconds(bs, context)  # [W]
         counts = self._costs.counts(bs, context)  # [W]
         rates = remembered.sum(axis=0) / times
-        plain, drafted = rates[0], rates[1:].max()
+        best = 1 + int(rates[1:].argmax())
+        plain, drafted = rates[0], rates[best]
         was_drafting = self._drafting
         if self._drafting and plain > (1 + _HYSTERESIS) * drafted:
             self._drafting = False
         elif not self._drafting and drafted > (1 + _HYSTERESIS) * plain:
             self._drafting = True
+        longest = max(1, min(longest, _LONGEST_REST, int(_LONGEST_REST_MS / times[0])))
         if not self._drafting:
-            rest = self._rest(bool((counts[1:] >= _MEASUREMENTS).any()))
+            rest = self._rest(bool((counts[1:] >= _MEASUREMENTS).any()), longest)
         else:
             if not was_drafting:
                 self._patience = _FIRST_PROBE
-            rest = int(self._tries_plain(int(counts[0]), plain / drafted))
-        return Outlook(times, counts, float(rates.max()), rest)
+            tries_plain = self._tries_plain(int(counts[0]), plain / drafted)
+            rest = min(longest, _TRIED_REST) if tries_plain else 0
+        ceiling = self._widths[min(best + _ROOM, len(self._widths) - 1)]
+        return Outlook(times, counts, float(rates.max()), rest, ceiling)
 
     def choose(self, chances: Floats, outlook: Outlook) -> Width:
         """The width of a step that has drafted.
@@ -110,25 +121,26 @@ class WidthPolicy:
             outlook: of this step.
         """
         by_nodes = np.cumsum(chances.sum(axis=0))  # [N]
-        reachable = [i for i, width in enumerate(self._widths) if 1 < width <= len(by_nodes)]
-        tokens = by_nodes[[self._widths[i] - 1 for i in reachable]]  # [R]
+        reachable = slice(1, bisect_right(self._widths, len(by_nodes)))
+        tokens = by_nodes[self._last_nodes[reachable]]  # [R]
         times = outlook.times[reachable]
         best = int((tokens - outlook.rate * times).argmax())
         chosen = self._tried(outlook.counts[reachable], tokens / times, best)
-        return Width(self._widths[reachable[chosen]], float(tokens[chosen]), float(times[chosen]))
+        return Width(self._widths[1 + chosen], float(tokens[chosen]), float(times[chosen]))
 
-    def _rest(self, known: bool) -> int:
+    def _rest(self, known: bool, longest: int) -> int:
         """Plain steps until the next look at a batch that decodes plainly.
 
         None where it drafts this once, to see what that would bring.
 
         Args:
             known: the time of drafting was measured at this batch size.
+            longest: steps at most.
         """
         patience = self._patience if known else min(_NEW_WIDTH_EVERY, self._patience)
         left = patience - 1 - self._plain_steps
         if left > 0:
-            rest = min(left, LONGEST_REST)
+            rest = min(left, longest)
             self._plain_steps += rest
             return rest
         self._plain_steps = 0

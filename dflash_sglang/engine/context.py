@@ -60,7 +60,8 @@ class DrafterContext:
         if requests != self._requests or len(self._waiting) == _MOST_WAITING:
             self.catch_up()
         self._requests = requests
-        self._waiting.append(features)
+        # A forward's output may lie where a graph's next replay writes.
+        self._waiting.append(features._replace(hidden=features.hidden.clone()))
 
     def catch_up(self) -> None:
         """Inject all that waits, as a draft needs it."""

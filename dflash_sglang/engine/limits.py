@@ -32,6 +32,7 @@ class LimitTable:
         self._host = np.tile(np.array(self._server), (rows, 1))  # [rows, 2] nodes, depth
         self._device = torch.from_numpy(self._host).to(device, copy=True)
         self._is_bound = np.zeros(rows, dtype=bool)
+        self._was_used = False  # whether any request ever had limits
 
     def admit(self, requests: list[Req]) -> None:
         """New requests, whose limits were found to be valid."""
@@ -44,9 +45,12 @@ class LimitTable:
                 self._host[row] = bounds
                 self._device[row] = torch.tensor(bounds)
             self._is_bound[row] = bounds != self._server
+            self._was_used |= bounds != self._server
 
     def may_speculate(self, requests: list[Req]) -> bool:
         """Whether any of these requests may be drafted for."""
+        if not self._was_used:
+            return True
         return bool((self._host[[request.kv.req_pool_idx for request in requests], 0] > 1).any())
 
     def bound(self, requests: list[Req], rows: torch.Tensor, tree: DraftTree) -> DraftTree:
@@ -55,7 +59,7 @@ class LimitTable:
         Args:
             rows: [bs] int64, the requests' rows on the device.
         """
-        if not self._is_bound[[request.kv.req_pool_idx for request in requests]].any():
+        if not self._binds([request.kv.req_pool_idx for request in requests]):
             return tree
         nodes, depths = self._device[rows].unbind(1)  # [bs] each
         columns = torch.arange(tree.tokens.shape[1], device=rows.device)
@@ -64,7 +68,7 @@ class LimitTable:
 
     def chances(self, rows: Ints, depths: Ints, chances: Floats) -> Floats:
         """Chances [bs, N] of nodes at these depths, none for those beyond the limits."""
-        if not self._is_bound[rows].any():
+        if not self._binds(rows):
             return chances
         nodes, most = self._host[rows].T[:, :, None]  # [bs, 1] each
         within = (np.arange(depths.shape[1]) < nodes) & (depths <= most)
@@ -72,5 +76,11 @@ class LimitTable:
 
     def tokens(self, rows: Ints, tokens: Floats) -> Floats:
         """Expected tokens a step [bs, W], no more than the limits allow."""
+        if not self._binds(rows):
+            return tokens
         nodes, depths = self._host[rows].T
         return np.minimum(tokens, np.minimum(nodes, depths + 1)[:, None])
+
+    def _binds(self, rows: Ints | list[int]) -> bool:
+        """Whether any of these requests has limits of its own."""
+        return self._was_used and bool(self._is_bound[rows].any())

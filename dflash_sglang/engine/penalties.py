@@ -130,7 +130,7 @@ def minimum_lengths(reqs: Sequence[Req], device: torch.device | str) -> MinimumL
     # What the host has seen is never more than what was generated.
     if not any(len(req.output_ids) < req.sampling_params.min_new_tokens for req in reqs):
         return None
-    stops = [_stop_tokens(req) for req in reqs]
+    stops = [stop_tokens(req) for req in reqs]
     widest = max(map(len, stops))
     rows = [
         # Where no token ends a request nothing is forbidden; otherwise the first id fills up.
@@ -150,13 +150,10 @@ def minimum_lengths(reqs: Sequence[Req], device: torch.device | str) -> MinimumL
     )
 
 
-def _stop_tokens(req: Req) -> list[int]:
-    """Ids that SGLang's penalizer of short outputs forbids: the request's, model's, tokenizer's."""
+def stop_tokens(req: Req) -> list[int]:
+    """Ids that end a text: the request's, the model's and, if there is one, the tokenizer's."""
     tokenizer = req.tokenizer
-    ids = {
-        *(req.sampling_params.stop_token_ids or ()),
-        *(req.eos_token_ids or ()),
-        *(tokenizer.additional_stop_token_ids or ()),
-        tokenizer.eos_token_id,
-    }
+    ids = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
+    if tokenizer is not None:
+        ids |= {*(tokenizer.additional_stop_token_ids or ()), tokenizer.eos_token_id}
     return sorted(ids - {None})

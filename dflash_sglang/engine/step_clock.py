@@ -28,17 +28,18 @@ class StepMetrics:
             "dflash2_phase_milliseconds", "Milliseconds of decode steps by phase.", ["phase"]
         )
 
-    def add(self, nodes: int, requests: int, milliseconds: list[float]) -> None:
-        """Take in a step: nodes of each of its requests, and the time of each phase."""
-        self._steps.labels(str(nodes)).inc()
-        self._nodes.inc(nodes * requests)
+    def add(self, nodes: int, requests: int, steps: int, milliseconds: list[float]) -> None:
+        """Take in equal steps: nodes of each of their requests, and the time of each phase."""
+        self._steps.labels(str(nodes)).inc(steps)
+        self._nodes.inc(nodes * requests * steps)
         for phase, took in zip(PHASES, milliseconds, strict=True):
             self._phases.labels(phase).inc(took)
 
 
-class _Step(NamedTuple):
+class _Timed(NamedTuple):
     nodes: int
     requests: int
+    steps: int
     moments: list[Any]  # one more than there are phases
 
 
@@ -51,7 +52,7 @@ class _Moments(Protocol):
 
 
 class StepClock:
-    """Times the phases of every decode step, where somebody reads them.
+    """Times the phases of decode steps, where somebody reads them.
 
     Args:
         device: where the steps run. On an accelerator a moment is an event of its stream, which is
@@ -64,7 +65,7 @@ class StepClock:
         self._moments: _Moments = _HostMoments() if device.type == "cpu" else _Events(device)
         self._metrics = metrics
         self._laps: list[Any] = []
-        self._unread: deque[_Step] = deque()
+        self._unread: deque[_Timed] = deque()
 
     def start(self) -> None:
         """A decode step begins, with its draft."""
@@ -76,16 +77,16 @@ class StepClock:
         if self._metrics is not None:
             self._laps.append(self._moments.now())
 
-    def finish(self, nodes: int, requests: int) -> None:
-        """The last phase is over: what the step verified for each of its requests."""
+    def finish(self, nodes: int, requests: int, steps: int = 1) -> None:
+        """The last phase is over: what each of the steps verified for each of its requests."""
         if self._metrics is None:
             return
         self.lap()
-        self._unread.append(_Step(nodes, requests, self._laps))
+        self._unread.append(_Timed(nodes, requests, steps, self._laps))
         while self._unread and self._moments.is_past(self._unread[0].moments[-1]):
-            step = self._unread.popleft()
-            took = [self._moments.milliseconds(a, b) for a, b in pairwise(step.moments)]
-            self._metrics.add(step.nodes, step.requests, took)
+            timed = self._unread.popleft()
+            took = [self._moments.milliseconds(a, b) for a, b in pairwise(timed.moments)]
+            self._metrics.add(timed.nodes, timed.requests, timed.steps, took)
 
 
 class _HostMoments:

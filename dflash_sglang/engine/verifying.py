@@ -23,7 +23,6 @@ from dflash_sglang.tree.build import DraftTree
 from dflash_sglang.tree.layout import TreeLayout
 from dflash_sglang.tree.mask import flatten_mask
 from dflash_sglang.verify.target import greedy_tokens, sampled_tokens
-from dflash_sglang.verify.walk import Verdict
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -80,7 +79,7 @@ class TreeVerifier:
         verify_input = self._verify_input(batch, window, tree, layout)
         nodes = tree.tokens.shape[1]
         batch.out_cache_loc = window.slots[:, :nodes].reshape(-1)
-        with _host_lengths_with(batch, nodes):
+        with _lengths_at(window, batch, nodes):
             forward_batch, _ = verify_input.prepare_for_verify(batch, self._worker)
         result = self._worker.forward_batch_generation(
             batch=None,
@@ -97,16 +96,23 @@ class TreeVerifier:
     def write_logprobs(
         self,
         batch: ScheduleBatch,
-        verdict: Verdict,
         output: LogitsProcessorOutput,
-        nodes: int,
+        node_path: torch.Tensor,
+        tokens: torch.Tensor,
     ) -> None:
-        """Put the log-probabilities of the delivered tokens where SGLang looks for them."""
-        bs, delivered = verdict.node_path.shape
-        first_rows = torch.arange(bs, device=verdict.node_path.device)[:, None]
-        rows = first_rows * nodes + verdict.node_path.clamp(min=0)
+        """Put the log-probabilities of the delivered tokens where SGLang looks for them.
+
+        Args:
+            output: of the forward over all nodes.
+            node_path: [bs, L] int64, columns of the accepted nodes; -1 behind.
+            tokens: [bs, L] int64, delivered behind each of them.
+        """
+        bs, delivered = node_path.shape
+        logits = output.next_token_logits.view(bs, -1, output.next_token_logits.shape[-1])
+        first_rows = torch.arange(bs, device=node_path.device)[:, None] * logits.shape[1]
+        rows = first_rows + node_path.clamp(min=0)
         path = replace(output, next_token_logits=output.next_token_logits[rows.reshape(-1)])
-        compute_spec_logprobs(batch, path, verdict.tokens.reshape(-1), chain_stride=delivered)
+        compute_spec_logprobs(batch, path, tokens.reshape(-1), chain_stride=delivered)
         output.next_token_logprobs = path.next_token_logprobs
         output.next_token_top_logprobs_val = path.next_token_top_logprobs_val
         output.next_token_top_logprobs_idx = path.next_token_top_logprobs_idx
@@ -171,13 +177,15 @@ class TreeVerifier:
 
 
 @contextmanager
-def _host_lengths_with(batch: ScheduleBatch, nodes: int) -> Iterator[None]:
-    """Show the host the longest context a verify forward reads: the prefix and its own nodes."""
-    lengths, total = batch.seq_lens_cpu, batch.seq_lens_sum
-    if lengths is not None:
-        batch.seq_lens_cpu = lengths + nodes
+def _lengths_at(window: StepWindow, batch: ScheduleBatch, nodes: int) -> Iterator[None]:
+    """Show SGLang where the window begins, and the host the longest context that a forward reads:
+    the prefix and its own nodes."""
+    lengths, on_host, total = batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum
+    batch.seq_lens = window.prefix_lens
+    if on_host is not None:
+        batch.seq_lens_cpu = on_host + (window.begin + nodes)
         batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
     try:
         yield
     finally:
-        batch.seq_lens_cpu, batch.seq_lens_sum = lengths, total
+        batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = lengths, on_host, total

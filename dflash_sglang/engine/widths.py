@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Floats, Kinds
+from dflash_sglang.adaptive.acceptance import AcceptModel, Chances, DraftedNodes, Floats, Kinds
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
 from dflash_sglang.adaptive.domain import classify, origin
-from dflash_sglang.adaptive.policy import LONGEST_REST, Outlook, Width, WidthPolicy
+from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
 from dflash_sglang.adaptive.telemetry import WidthLog
+from dflash_sglang.engine.bursts import BurstBounds
 from dflash_sglang.engine.first_rank import first_ranks
 from dflash_sglang.engine.limits import LimitTable
 from dflash_sglang.engine.width_metrics import WidthMetrics
@@ -21,6 +22,7 @@ from dflash_sglang.tree.build import DraftTree, first_nodes
 from dflash_sglang.verify.walk import Verdict
 
 if TYPE_CHECKING:
+    import torch
     from sglang.srt.distributed.parallel_state import GroupCoordinator
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 
@@ -35,39 +37,43 @@ _PROMPT_TOKENS = 400  # of its end, which tell a prompt's domain
 class FixedWidth:
     """Every step verifies the nodes that the server was started with."""
 
-    def __init__(self, limits: LimitTable) -> None:
+    def __init__(self, nodes: int, limits: LimitTable) -> None:
+        self._nodes = nodes
         self._limits = limits
 
     def admit(self, requests: list[Req]) -> None:
         """Requests whose prompts are read now."""
 
-    def drafts(self, batch: ScheduleBatch) -> bool:
-        """Whether this step drafts at all."""
-        return self._limits.may_speculate(batch.reqs)
+    def nodes(self, batch: ScheduleBatch) -> int:
+        """Nodes of the tree to draft, root included; 1: the step decodes plainly."""
+        return self._nodes if self._limits.may_speculate(batch.reqs) else 1
 
     def cut(self, tree: DraftTree) -> DraftTree:
         """The part of the drafted tree that is verified."""
         return tree
+
+    def goes_on(self, batch: ScheduleBatch, tokens: torch.Tensor) -> bool:
+        """Whether a plain step, which brought these tokens [bs] int64, is followed by another."""
+        return False
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
 
 
 class _Plan(NamedTuple):
-    """What steps were chosen for, kept until it is known what came of them."""
+    """What a step was chosen for, kept until it is known what came of it."""
 
     started: float  # seconds
-    latest: float  # when the last of the steps started
     step: Step
     kinds: Kinds
     outlook: Outlook
     curve: Floats  # [W] tokens that each width was expected to bring
     width: Width
     nodes: DraftedNodes | None = None
-    chances: Floats | None = None  # [bs, N]
-    tokens: int = 0  # that a step delivered
-    steps: int = 1  # that were taken
-    rest: int = 0  # steps that are left of those decided to decode plainly
+    chances: Chances | None = None
+    tokens: int = 0  # that each forward delivered
+    forwards: int = 1  # of the target, up to now
+    rest: int = 0  # forwards to decode plainly
 
 
 class AdaptiveWidth:
@@ -100,6 +106,8 @@ class AdaptiveWidth:
             CostModel.fit(self._widths, known) if known else CostModel.assumed(self._widths)
         )
         self._policy = WidthPolicy(self._widths, self._costs)
+        self._bursts = BurstBounds()
+        self._room = options.slots_per_step  # tokens
         self._limits = limits
         self._group = group
         self._metrics = metrics
@@ -109,7 +117,7 @@ class AdaptiveWidth:
 
     def admit(self, requests: list[Req]) -> None:
         """Requests whose prompts are read now start from what others of their kind showed."""
-        self._interrupt()
+        self._plan = None  # the time to the next decode step is not that of the last one
         new = [r for r in requests if self._rids.get(r.kv.req_pool_idx) != r.rid]
         if not new:
             return  # further chunks of prompts that were admitted before
@@ -122,24 +130,18 @@ class AdaptiveWidth:
         rows = np.array([request.kv.req_pool_idx for request in new], dtype=np.int64)
         self._model.restart(rows, np.array(origins, dtype=np.int64))
 
-    def drafts(self, batch: ScheduleBatch) -> bool:
-        """Whether this step drafts at all."""
-        now, plan = perf_counter(), self._plan
-        rows = [request.kv.req_pool_idx for request in batch.reqs]
-        if plan is not None and plan.rest and plan.kinds.rows.tolist() == rows:
-            self._plan = plan._replace(latest=now, steps=plan.steps + 1, rest=plan.rest - 1)
-            return False
-        if plan is not None:
-            self._settle(plan, now)
+    def nodes(self, batch: ScheduleBatch) -> int:
+        """Nodes of the tree to draft, root included; 1: the step decodes plainly."""
+        now = perf_counter()
+        self._settle(now)
         kinds, context = _kinds(batch), int(batch.seq_lens_cpu.sum())
-        bs = len(rows)
+        bs, burst = len(batch.reqs), self._bursts.longest(batch)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
-        outlook = self._policy.look_ahead(remembered, context)
-        rest = outlook.rest if self._limits.may_speculate(batch.reqs) else LONGEST_REST
-        rest = self._agree(rest)
+        outlook = self._policy.look_ahead(remembered, context, burst)
+        rest = outlook.rest if self._limits.may_speculate(batch.reqs) else burst
+        rest = min(self._agree(rest), self._room)
         self._model.grow_older(kinds.rows, max(rest, 1))
         self._plan = _Plan(
-            now,
             now,
             Step(bs, 1, context),
             kinds,
@@ -147,18 +149,28 @@ class AdaptiveWidth:
             remembered.sum(axis=0),
             Width(1, float(bs), float(outlook.times[0])),
             tokens=bs,
-            rest=max(rest - 1, 0),
+            rest=rest,
         )
-        return rest == 0
+        return 1 if rest else self._agree(outlook.ceiling)
+
+    def goes_on(self, batch: ScheduleBatch, tokens: torch.Tensor) -> bool:
+        """Whether a plain step, which brought these tokens [bs] int64, is followed by another."""
+        plan = self._plan
+        assert plan is not None, "nodes() comes before goes_on()"
+        if self._bursts.ends(batch, tokens) or plan.forwards >= plan.rest:
+            return False
+        self._plan = plan._replace(forwards=plan.forwards + 1)
+        return True
 
     def cut(self, tree: DraftTree) -> DraftTree:
         """The part of the drafted tree that is verified."""
         plan = self._plan
-        assert plan is not None, "drafts() comes before cut()"
+        assert plan is not None, "nodes() comes before cut()"
         nodes = DraftedNodes(tree.depths.numpy(), tree.log_values.exp().double().numpy())
         chances = self._model.chances(plan.kinds, nodes)
-        chances = self._limits.chances(plan.kinds.rows, nodes.depths, chances)
-        width = self._policy.choose(chances, plan.outlook)
+        own = self._limits.chances(plan.kinds.rows, nodes.depths, chances.own)
+        chances = chances._replace(own=own)
+        width = self._policy.choose(own, plan.outlook)
         width = width._replace(nodes=self._agree(width.nodes))
         self._plan = plan._replace(
             step=plan.step._replace(nodes=width.nodes), width=width, nodes=nodes, chances=chances
@@ -177,17 +189,16 @@ class AdaptiveWidth:
         self._model.learn(plan.kinds, plan.nodes, accepted, plan.chances)
         self._plan = plan._replace(tokens=int(verdict.accept_lens.sum()))
 
-    def _interrupt(self) -> None:
-        """A prefill comes between: the time to the next decode step is not that of the last one."""
+    def _settle(self, ended: float) -> None:
+        """Take in what the step before took."""
         plan, self._plan = self._plan, None
-        if plan is not None and plan.steps > 1:
-            self._settle(plan._replace(steps=plan.steps - 1), plan.latest)
-
-    def _settle(self, plan: _Plan, ended: float) -> None:
-        """Take in what a plan's steps took."""
-        took = 1e3 * (ended - plan.started) / plan.steps
+        if plan is None:
+            return
+        took = 1e3 * (ended - plan.started) / plan.forwards
         self._costs.correct(Measured(plan.step, took))
-        self._recent.add(plan.width, plan.tokens, took, plan.curve, plan.outlook.times, plan.steps)
+        self._recent.add(
+            plan.width, plan.tokens, took, plan.curve, plan.outlook.times, plan.forwards
+        )
         if self._recent.count < _PUBLISHED_STEPS:
             return
         if self._metrics is not None:

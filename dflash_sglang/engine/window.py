@@ -18,11 +18,19 @@ class StepWindow(NamedTuple):
     anchors: torch.Tensor  # [bs] int64, the last committed token of each request
     prefix_lens: torch.Tensor  # [bs] int64, committed tokens in the cache, anchor excluded
     slots: torch.Tensor  # [bs, W] int64, KV slots of positions prefix_len .. prefix_len + W - 1
-    plan: KVLocPlan  # SGLang's view of the same slots, for every pool that the step writes
+    plan: KVLocPlan  # SGLang's view of the slots of the whole step, for every pool it writes
+    begin: int = 0  # the plan's column of slots[:, 0]
 
     def columns(self, width: int) -> slice | None:
-        """The part of the window that a forward of ``width`` tokens a request writes."""
-        return None if width == self.slots.shape[1] else slice(0, width)
+        """The part of the plan that a forward of ``width`` tokens a request writes."""
+        is_whole = self.begin == 0 and width == self.slots.shape[1]
+        return None if is_whole else slice(self.begin, self.begin + width)
+
+    def behind(self, tokens: torch.Tensor) -> StepWindow:
+        """What is left once the anchors are in the cache: tokens [bs] int64 are the next ones."""
+        return StepWindow(
+            tokens, self.prefix_lens + 1, self.slots[:, 1:], self.plan, self.begin + 1
+        )
 
 
 def open_window(batch: ScheduleBatch, runner: ModelRunner, width: int) -> StepWindow:

@@ -22,6 +22,7 @@ from dflash_sglang.adaptive.costs import Measured
 from dflash_sglang.algorithm import draft_vocabulary_of, drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
+from dflash_sglang.engine.bursts import count_verifications
 from dflash_sglang.engine.context import DrafterContext, Features
 from dflash_sglang.engine.draft_head import DraftHead
 from dflash_sglang.engine.drafting import BlockDrafter
@@ -110,7 +111,7 @@ class DFlash2Worker(BaseSpecWorker):
     @cached_property
     def _widths(self) -> FixedWidth | AdaptiveWidth:
         if not self._options.is_adaptive:
-            return FixedWidth(self._limits)
+            return FixedWidth(self._options.num_nodes, self._limits)
         return AdaptiveWidth(
             self._options,
             self._runner.req_to_token_pool.req_to_token.shape[0],
@@ -225,10 +226,11 @@ class DFlash2Worker(BaseSpecWorker):
     ) -> GenerationBatchResult:
         self._clock.start()
         window = open_window(batch, self._runner, self._options.slots_per_step)
-        noise = step_noise(
-            batch, window.prefix_lens, self._options.max_depth, self._target_worker.random_seed
-        )
-        edges, tree = self._propose(batch, window, noise)
+        nodes = self._widths.nodes(batch)
+        if nodes == 1:
+            return self._decode_plainly(batch, window, publish, grammar_barrier)
+        noise = self._noise(batch, window, self._options.max_depth)
+        edges, tree = self._propose(batch, window, noise, nodes)
         layout = make_layout(tree, window.prefix_lens)
 
         self._clock.lap()
@@ -242,12 +244,12 @@ class DFlash2Worker(BaseSpecWorker):
         self._widths.learn(verdict)
         self._adjuster.follow(batch, verdict.tokens, verdict.accept_lens)
         if batch.return_logprob:
-            self._verifier.write_logprobs(batch, verdict, target.output, nodes)
+            self._verifier.write_logprobs(batch, target.output, verdict.node_path, verdict.tokens)
 
         self._drafter.learn(batch.req_pool_indices, edges, verdict)
         moves = commit_path(verdict.node_path, window.slots, window.prefix_lens, nodes)
         publish(moves.new_lens)
-        self._commit(batch, moves, target.output.hidden_states, depth)
+        self._commit(moves, target.output.hidden_states)
         target.output.hidden_states = None
         self._clock.finish(nodes, len(batch.reqs))
         return GenerationBatchResult(
@@ -261,12 +263,53 @@ class DFlash2Worker(BaseSpecWorker):
             new_seq_lens=moves.new_lens,
         )
 
+    def _decode_plainly(
+        self,
+        batch: ScheduleBatch,
+        window: StepWindow,
+        publish: Publish,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> GenerationBatchResult:
+        """Forwards of one token a request; the drafter gets their hidden states later."""
+        self._clock.lap()
+        delivered: list[torch.Tensor] = []
+        one_each = torch.ones_like(window.prefix_lens)
+        while not delivered or self._widths.goes_on(batch, window.anchors):
+            tree = bare_root(window.anchors)
+            layout = make_layout(tree, window.prefix_lens)
+            noise = self._noise(batch, window, depth=0)
+            target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
+            self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+            self._adjuster.follow(batch, target.tokens, one_each)
+            hidden, target.output.hidden_states = target.output.hidden_states, None
+            positions = layout.positions.reshape(-1)
+            self._context.append_later(batch, Features(hidden, window.slots[:, 0], positions))
+            delivered.append(target.tokens)
+            window = window.behind(target.tokens[:, 0])
+        self._clock.lap()
+        publish(window.prefix_lens)
+        count = len(delivered)
+        if batch.return_logprob:  # of bursts of one token, since it bounds them
+            roots = torch.zeros_like(target.tokens)
+            self._verifier.write_logprobs(batch, target.output, roots, target.tokens)
+        count_verifications(batch.reqs, count)
+        self._clock.finish(1, len(batch.reqs), count)
+        return GenerationBatchResult(
+            logits_output=target.output,
+            next_token_ids=torch.cat(delivered, dim=1).reshape(-1),
+            accept_lens=torch.full_like(one_each, count, dtype=torch.int32),
+            can_run_cuda_graph=target.can_run_cuda_graph,
+            next_draft_input=carry(window.anchors, window.prefix_lens),
+            speculative_num_draft_tokens=1,
+            speculative_output_stride=count,
+            num_non_draft_tokens_per_req=count,
+            new_seq_lens=window.prefix_lens,
+        )
+
     def _propose(
-        self, batch: ScheduleBatch, window: StepWindow, noise: StepNoise | None
+        self, batch: ScheduleBatch, window: StepWindow, noise: StepNoise | None, nodes: int
     ) -> tuple[NoisyEdges | None, DraftTree]:
-        """Draft and cut the tree to the step's width; a width of one node needs no draft."""
-        if not self._widths.drafts(batch):
-            return None, bare_root(window.anchors)
+        """Draft a tree of so many nodes, and cut it to the step's width."""
         self._context.catch_up()
         with draft_tp_context(self.draft_parallel_layout):
             block = self._drafter.draft(batch, window)
@@ -276,7 +319,7 @@ class DFlash2Worker(BaseSpecWorker):
         tree = build_tree(
             choices.lattice,
             window.anchors,
-            self._options.num_nodes,
+            nodes,
             self._options.max_depth,
             self._options.max_children,
         )
@@ -285,22 +328,18 @@ class DFlash2Worker(BaseSpecWorker):
             self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, part)
         return choices.edges, self._widths.cut(tree)
 
-    def _commit(
-        self, batch: ScheduleBatch, moves: CommitMoves, hidden: torch.Tensor, depth: int
-    ) -> None:
+    def _commit(self, moves: CommitMoves, hidden: torch.Tensor) -> None:
         """Give the accepted path consecutive slots, and the drafter the path's hidden states.
 
         Args:
             hidden: [bs * N, n * D] hidden states of every node, the target's.
-            depth: of the walk, 0 in a step that decoded plainly.
         """
-        features = Features(hidden[moves.rows], moves.context_slots, moves.positions)
-        if depth == 0:
-            self._context.append_later(batch, features)
-            return
         if not self._options.is_chain:
             self._runner.token_to_kv_pool.move_kv_cache(moves.targets, moves.sources)
-        self._context.append(features)
+        self._context.append(Features(hidden[moves.rows], moves.context_slots, moves.positions))
+
+    def _noise(self, batch: ScheduleBatch, window: StepWindow, depth: int) -> StepNoise | None:
+        return step_noise(batch, window.prefix_lens, depth, self._target_worker.random_seed)
 
     def _idle(self, publish: Publish) -> GenerationBatchResult:
         """A batch without requests, as a rank sees it while others work."""

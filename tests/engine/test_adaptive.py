@@ -81,6 +81,22 @@ def test_a_request_can_decode_plainly_or_in_small_steps(adaptive, seeded, prompt
         assert free.meta["spec_verify_ct"] < 63
 
 
+def test_plain_steps_in_a_row_end_where_one_at_a_time_would(adaptive, seeded, prompts):
+    plain = {"custom_params": {"dflash2": {"speculate": False}}}
+    text = generate(seeded.plain, prompts[3], 48).token_ids
+    for length in (2, 9, 10, 48):
+        got = generate(adaptive, prompts[3], length, **plain)
+        assert got.token_ids == text[:length]
+        assert got.meta["spec_verify_ct"] == length - 1
+    for end in {text[4], text[11], text[30]}:
+        asked = {"ignore_eos": False, "stop_token_ids": [end]}
+        expected = generate(seeded.plain, prompts[3], 48, **asked)
+        got = generate(adaptive, prompts[3], 48, **asked, **plain)
+        assert got.token_ids == expected.token_ids
+        assert got.meta["finish_reason"] == expected.meta["finish_reason"]
+        assert got.meta["spec_verify_ct"] == len(got.token_ids) - 1
+
+
 def test_bad_limits_are_refused_by_name_and_cost_nobody_else_anything(adaptive):
     client = OpenAI(base_url=f"{adaptive.url}/v1", api_key="none")
     with pytest.raises(BadRequestError, match="unknown field `depth`"):

@@ -150,16 +150,15 @@ def serve(
         rest -= 1
         width, gained = 1, float(bs)
         if rest <= 0:
-            outlook = policy.look_ahead(model.remembered(kinds), CONTEXT * bs)
+            outlook = policy.look_ahead(model.remembered(kinds), CONTEXT * bs, longest=64)
             rest = outlook.rest
             model.grow_older(kinds.rows, max(rest, 1))
         if rest == 0:
             drawn = [text.step(rng) for text in texts]
-            nodes = DraftedNodes(
-                *(np.concatenate(part) for part in zip(*(d[0] for d in drawn), strict=True))
-            )
+            parts = zip(*(d[0] for d in drawn), strict=True)
+            nodes = DraftedNodes(*(np.concatenate(part)[:, : outlook.ceiling] for part in parts))
             chances = model.chances(kinds, nodes)
-            width = policy.choose(chances, outlook).nodes
+            width = policy.choose(chances.own, outlook).nodes
             accepted = np.stack([accepted_nodes(one, true, rng) for one, true in drawn])
             gained = sum(true[:width].sum() for _, true in drawn)
             model.learn(kinds, nodes, accepted[:, :width], chances)

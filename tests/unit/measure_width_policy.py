@@ -17,7 +17,7 @@ from dflash_sglang.engine.limits import LimitTable
 from dflash_sglang.engine.widths import AdaptiveWidth
 from dflash_sglang.kernels.walk import Verdict
 from dflash_sglang.options import Tuning, resolve_options
-from dflash_sglang.tree.build import DraftTree
+from dflash_sglang.tree.build import DraftTree, first_nodes
 from tests.engine.checkpoints import drafter_fields
 
 _STEPS = 400
@@ -28,10 +28,11 @@ def request(row: int) -> SimpleNamespace:
     return SimpleNamespace(
         rid=str(row),
         kv=SimpleNamespace(req_pool_idx=row),
-        sampling_params=SimpleNamespace(custom_params=None, top_k=1),
+        sampling_params=SimpleNamespace(custom_params=None, top_k=1, max_new_tokens=10_000),
         grammar=None,
         tokenizer=None,
         origin_input_ids=[1] * 300,
+        output_ids=[],
     )
 
 
@@ -59,24 +60,32 @@ def microseconds(bs: int, nodes: int) -> float:
     limits = LimitTable(64, nodes, options.max_depth, "cpu")
     widths = AdaptiveWidth(options, 64, limits, SimpleNamespace(world_size=1), [], None)
     requests = [request(row) for row in range(bs)]
-    batch = SimpleNamespace(reqs=requests, seq_lens_cpu=torch.full((bs,), 300))
+    batch = SimpleNamespace(
+        reqs=requests,
+        seq_lens_cpu=torch.full((bs,), 300),
+        has_grammar=False,
+        return_logprob=False,
+        sampling_info=SimpleNamespace(has_custom_logit_processor=False),
+    )
     limits.admit(requests)
     widths.admit(requests)
-    tree = chain(bs, nodes)
+    trees = [first_nodes(chain(bs, nodes), count) for count in range(1, nodes + 1)]
     rootward = torch.full((bs, 8), -1)  # two nodes are accepted, which every width has
     rootward[:, :2] = torch.arange(2)
     verdict = Verdict(rootward, torch.full((bs,), 2), torch.zeros(bs, 8), torch.zeros(bs))
+    rows = torch.arange(bs)
     clock = _Clock()
     drafted = 0
     with patch.object(engine_widths, "perf_counter", clock.now):
         started = time.process_time()
         for _ in range(_STEPS):
-            if widths.drafts(batch):
+            drafted_nodes = widths.nodes(batch)
+            if drafted_nodes > 1:
                 drafted += 1
-                widths.cut(tree)
+                widths.cut(trees[drafted_nodes - 1])
                 widths.learn(verdict)
-            limits.bound(requests, torch.arange(bs), tree)
-            clock.seconds += 1e-3 * widths._plan.width.milliseconds
+            limits.bound(requests, rows, trees[0])
+            clock.seconds += 1e-3 * widths._plan.forwards * widths._plan.width.milliseconds
         took = time.process_time() - started
     assert drafted > 0.9 * _STEPS, f"only {drafted} of {_STEPS} steps drafted"
     return 1e6 * took / _STEPS

@@ -28,14 +28,20 @@ def decode(model, accepted, steps, **kind):
         model.learn(kinds(**kind), NODES, accepted, model.chances(kinds(**kind), NODES))
 
 
-def test_a_node_is_worth_its_value_before_anything_was_seen():
-    assert model_with([CODE]).chances(kinds(), NODES) == pytest.approx(NODES.values)
+def chances_of(model, **kind):
+    return model.chances(kinds(**kind), NODES).own
+
+
+def test_before_anything_was_seen_unlikely_nodes_are_worth_less_than_their_value():
+    worth = chances_of(model_with([CODE]))[0] / NODES.values[0]
+    assert worth[0] == 1
+    assert 1 > worth[1] > worth[2] > worth[3] > 0.4
 
 
 def test_chances_follow_what_was_accepted_and_stay_chances():
     model = model_with([CODE])
     decode(model, ALL, 40)
-    chances = model.chances(kinds(), NODES)[0]
+    chances = chances_of(model)[0]
     assert chances[1] > 0.9 and chances[2] > 0.85
     assert chances[3] < 0.07  # the sibling that never held
     assert chances.max() <= 1
@@ -45,14 +51,15 @@ def test_a_request_that_goes_badly_does_not_spoil_another_of_its_own_history():
     model = model_with([CODE, CODE])
     decode(model, ALL, 40, row=0)
     decode(model, NONE, 10, row=1)
-    good, bad = (model.chances(kinds(row=row), NODES)[0, 1] for row in (0, 1))
+    good, bad = (chances_of(model, row=row)[0, 1] for row in (0, 1))
     assert bad < 0.75 * good
 
 
 def test_greedy_and_sampled_requests_are_learned_apart():
     model = model_with([CODE, CODE])
+    fresh = chances_of(model, row=1, sampled=0)
     decode(model, NONE, 40, row=0, sampled=1)
-    assert model.chances(kinds(row=1, sampled=0), NODES)[0, 1] == pytest.approx(0.8)
+    assert chances_of(model, row=1, sampled=0) == pytest.approx(fresh)
 
 
 def test_a_new_request_starts_from_its_origin():
@@ -68,8 +75,8 @@ def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
     model.grow_older(kinds().rows, 30)
-    chances = np.array([[1.0, 0.01, 0.01, 0.01]])
-    model.learn(kinds(), NODES, NONE, chances)
+    poor = model.chances(kinds(), NODES)._replace(own=np.array([[1.0, 0.01, 0.01, 0.01]]))
+    model.learn(kinds(), NODES, NONE, poor)
     assert model.remembered(kinds())[0, -1] < 1.1
 
 
@@ -80,7 +87,7 @@ def test_nodes_that_were_not_verified_teach_nothing():
     misled = DraftedNodes(NODES.depths, np.array([[1.0, 0.8, 0.0, 0.0]]))
     other.learn(kinds(), misled, ALL[:, :2], other.chances(kinds(), NODES))
     model.learn(kinds(), NODES, ALL[:, :2], model.chances(kinds(), NODES))
-    assert model.chances(kinds(), NODES) == pytest.approx(other.chances(kinds(), NODES))
+    assert chances_of(model) == pytest.approx(chances_of(other))
 
 
 def test_widths_that_do_not_ascend_from_one_are_refused():

@@ -76,7 +76,7 @@ def test_a_width_of_unknown_cost_is_tried_only_beside_the_best():
     costs = CPU.cost_model()
     policy = WidthPolicy(WIDTHS, costs)
     chances = 0.75 ** np.arange(32.0)[None]
-    outlook = policy.look_ahead(np.full((1, len(WIDTHS)), 3.0), context=CONTEXT)
+    outlook = policy.look_ahead(np.full((1, len(WIDTHS)), 3.0), context=CONTEXT, longest=1)
     tokens = chances.cumsum()[np.array(WIDTHS) - 1]
     best = WIDTHS[int((tokens - outlook.rate * outlook.times).argmax())]
     assert best == 6

@@ -14,10 +14,10 @@ class Metrics:
     """Notes what it is given."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[int, int, list[float]]] = []
+        self.steps: list[tuple[int, int, int, list[float]]] = []
 
-    def add(self, nodes: int, requests: int, milliseconds: list[float]) -> None:
-        self.steps.append((nodes, requests, milliseconds))
+    def add(self, nodes: int, requests: int, steps: int, milliseconds: list[float]) -> None:
+        self.steps.append((nodes, requests, steps, milliseconds))
 
 
 def step(clock: StepClock, nodes: int) -> None:
@@ -32,8 +32,8 @@ def test_every_phase_of_a_step_is_timed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(step_clock, "perf_counter", lambda: next(moments))
     metrics = Metrics()
     step(StepClock("cpu", metrics), nodes=8)
-    [(nodes, requests, took)] = metrics.steps
-    assert (nodes, requests) == (8, 3)
+    [(nodes, requests, steps, took)] = metrics.steps
+    assert (nodes, requests, steps) == (8, 3, 1)
     assert took == pytest.approx([2.0, 5.0, 1.0])
 
 
@@ -74,5 +74,5 @@ def test_on_an_accelerator_a_step_is_read_once_the_device_has_passed_it(
     assert metrics.steps == []
     Event.passed = True
     step(clock, nodes=2)
-    assert [nodes for nodes, _, _ in metrics.steps] == [8, 4, 2]
-    assert all(took == [10.0] * 3 for _, _, took in metrics.steps)
+    assert [nodes for nodes, *_ in metrics.steps] == [8, 4, 2]
+    assert all(took == [10.0] * 3 for *_, took in metrics.steps)
