@@ -33,7 +33,7 @@ from dflash_sglang.adaptive.costs import CostModel
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
 _FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
 _LONGEST_REST = 8  # plain steps that are decided together,
-_LONGEST_REST_MS = 100.0  # and what they may take: tokens come in bursts, new requests wait
+_LONGEST_REST_MS = 100.0  # and about what they may take: new requests wait for their end
 _TRIED_REST = 4  # plain steps that are tried together
 _ROOM = 2  # widths beyond the best one that a draft has nodes for
 _NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
@@ -102,7 +102,7 @@ class WidthPolicy:
             self._drafting = False
         elif not self._drafting and drafted > (1 + _HYSTERESIS) * plain:
             self._drafting = True
-        longest = max(1, min(longest, _LONGEST_REST, int(_LONGEST_REST_MS / times[0])))
+        longest = max(1, min(longest, _LONGEST_REST, round(_LONGEST_REST_MS / times[0])))
         if not self._drafting:
             rest = self._rest(bool((counts[1:] >= _MEASUREMENTS).any()), longest)
         else:

@@ -104,6 +104,56 @@ def test_plain_decoding_that_seems_dear_is_tried_and_found_to_be_cheap():
     assert (served.widths[40:] == 1).mean() > 0.9
 
 
+@pytest.mark.parametrize(("step_ms", "in_a_row"), [(3.0, 8), (25.0, 4), (60.0, 2), (300.0, 1)])
+def test_plain_steps_in_a_row_take_no_longer_than_a_reader_notices(step_ms, in_a_row):
+    device = Device(fixed=step_ms, row=0.0, draft=10 * step_ms)
+    costs = device.cost_model()
+    drafted = Step(1, 8, CONTEXT)  # of a known time, so that it need not be tried soon
+    for _ in range(2):
+        costs.correct(Measured(drafted, device.milliseconds(drafted)))
+    policy = WidthPolicy(WIDTHS, costs)
+    alone = np.ones((1, len(WIDTHS)))
+    assert policy.look_ahead(alone, CONTEXT, longest=64).rest == in_a_row
+    assert policy.look_ahead(alone, CONTEXT, longest=1).rest == 1
+
+
+def test_a_draft_has_room_for_two_widths_beyond_the_best_one():
+    policy = WidthPolicy(WIDTHS, CPU.cost_model())
+    curve = np.minimum(np.array(WIDTHS, dtype=float), 6.0)[None]  # nothing is gained beyond 6
+    outlook = policy.look_ahead(curve, CONTEXT, longest=1)
+    assert outlook.drafts
+    assert outlook.ceiling == WIDTHS[WIDTHS.index(6) + 2]
+
+
+def test_a_measured_time_bounds_those_of_widths_that_were_not():
+    """Fewer nodes take no longer; without that, times from a disturbed start stay believed."""
+    steps = [Step(1, n, CONTEXT) for n in WIDTHS]
+    dear = {2: 5.0, 3: 5.0, 4: 5.0}
+    spoilt = [Measured(s, CPU.milliseconds(s) * dear.get(s.nodes, 1.0)) for s in steps]
+    costs = CostModel.fit(WIDTHS, spoilt)
+    true = CPU.milliseconds(Step(1, 8, CONTEXT))
+    for _ in range(10):
+        costs.correct(Measured(Step(1, 8, CONTEXT), true))
+    times = costs.milliseconds(1, CONTEXT)
+    at = WIDTHS.index(8)
+    assert times[at] == pytest.approx(true, rel=0.1)
+    assert (times[: at + 1] <= times[at]).all()
+    assert (times[at:] >= times[at]).all()
+
+
+def test_a_place_that_was_slow_once_is_believed_again_in_time():
+    costs = CPU.cost_model()
+    at = WIDTHS.index(16)
+    fresh = costs.milliseconds(1, CONTEXT)[at]
+    for _ in range(3):
+        costs.correct(Measured(Step(1, 16, CONTEXT), 2 * fresh))
+    assert costs.milliseconds(1, CONTEXT)[at] > 1.4 * fresh
+    usual = Step(1, 4, CONTEXT)
+    for _ in range(3_000):
+        costs.correct(Measured(usual, CPU.milliseconds(usual)))
+    assert costs.milliseconds(1, CONTEXT)[at] < 1.1 * fresh
+
+
 def test_times_of_long_contexts_are_learned_apart_from_those_of_short_ones():
     costs = CPU.cost_model()
     short, long = costs.milliseconds(4, 1_200), costs.milliseconds(4, 8_000)

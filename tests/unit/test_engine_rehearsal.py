@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dflash_sglang.adaptive.costs import Measured
+from dflash_sglang.engine import rehearsal
 from dflash_sglang.engine.rehearsal import rehearsal_file, rehearsed_steps, remembered
 
 STEPS = rehearsed_steps(rows=4, most_nodes=8, longest=500)
@@ -104,6 +105,27 @@ def test_a_rehearsal_has_long_contexts_where_a_request_may_have_them(longest, co
     """Otherwise the fit cannot tell what a cached token costs from what a request does."""
     steps = rehearsed_steps(rows=4, most_nodes=8, longest=longest)
     assert sorted({step.context // step.requests for step in steps}) == contexts
+
+
+def test_a_disturbed_turn_spoils_no_time(monkeypatch):
+    """Each step is disturbed in all of its turns but one, and one of them in all."""
+    clock, turns = SimpleNamespace(now=0.0), {}
+
+    def play(kind, milliseconds):
+        def turn(stage, step):
+            at = turns[kind, step] = turns.get((kind, step), 0) + 1
+            is_quiet = at == 1 + step.nodes % 3 and (kind, step.nodes) != ("verify", 4)
+            clock.now += 1e-3 * milliseconds(step) * (1 if is_quiet else 9)
+
+        return turn
+
+    monkeypatch.setattr(rehearsal, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(rehearsal, "_draft", play("draft", lambda step: 5.0))
+    monkeypatch.setattr(rehearsal, "_verify", play("verify", lambda step: 10.0 + step.nodes))
+    found = {row.step: row.milliseconds for row in rehearsal.rehearse(None, STEPS)}
+    for step in STEPS:
+        expected = {1: 11.0, 4: 5.0 + 18.0, 8: 5.0 + 18.0}[step.nodes]
+        assert found[step] == pytest.approx(expected)
 
 
 def test_all_ranks_rehearse_if_the_first_one_must(file):
