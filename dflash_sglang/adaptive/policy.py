@@ -49,7 +49,8 @@ class Outlook(NamedTuple):
     times: Floats  # [W] milliseconds at each width
     counts: NDArray[np.int64]  # [W] measurements behind them
     rate: float  # tokens a millisecond of the best width
-    rest: int  # steps to decode plainly before asking again; 0: draft
+    longest: int  # plain steps that may be taken in a row
+    rest: int  # of them, before asking again; 0: draft
     ceiling: int  # nodes that are worth drafting
 
     @property
@@ -111,7 +112,7 @@ class WidthPolicy:
             tries_plain = self._tries_plain(int(counts[0]), plain / drafted)
             rest = min(longest, _TRIED_REST) if tries_plain else 0
         ceiling = self._widths[min(best + _ROOM, len(self._widths) - 1)]
-        return Outlook(times, counts, float(rates.max()), rest, ceiling)
+        return Outlook(times, counts, float(rates.max()), longest, rest, ceiling)
 
     def choose(self, chances: Floats, outlook: Outlook) -> Width:
         """The width of a step that has drafted.

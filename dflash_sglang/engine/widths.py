@@ -135,11 +135,11 @@ class AdaptiveWidth:
         now = perf_counter()
         self._settle(now)
         kinds, context = _kinds(batch), int(batch.seq_lens_cpu.sum())
-        bs, burst = len(batch.reqs), self._bursts.longest(batch)
+        bs, longest = len(batch.reqs), min(self._bursts.longest(batch), self._room)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
-        outlook = self._policy.look_ahead(remembered, context, burst)
-        rest = outlook.rest if self._limits.may_speculate(batch.reqs) else burst
-        rest = min(self._agree(rest), self._room)
+        outlook = self._policy.look_ahead(remembered, context, longest)
+        may_draft = self._limits.may_speculate(batch.reqs)
+        rest = self._agree(outlook.rest if may_draft else outlook.longest)
         self._model.grow_older(kinds.rows, max(rest, 1))
         self._plan = _Plan(
             now,
