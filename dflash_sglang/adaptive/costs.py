@@ -5,7 +5,9 @@ for each request, one for each node, and one for every cached token that a reque
 to. Plain decoding is a step of one node without a draft. Devices are not linear (a GEMM of nine
 rows can cost what eight cost, or twice, and a context that leaves a cache costs more than one that
 does not), so each place, of batch size, length of contexts and nodes, also keeps how far its
-measurements are from the fit; places without any lean on their neighbours.
+measurements are from the fit; places without any lean on their neighbours. Machines are faster and
+slower from one second to the next, all places alike: that is kept apart, or the width that happened
+to be measured in a slow second would be shunned.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-_MEMORY = 0.9  # of a place's earlier measurements, kept a measurement
+_MEMORY = 0.97  # of a place's earlier measurements, kept a measurement
+_PACE_SHARE = 0.1  # of what a known place's measurement says: the machine of the moment
 # How far a measurement says something about its neighbours, in powers of two. Of nodes no further
 # than to the next width, which may fill a kernel's tiles much better or worse.
-_REACH, _NODES_REACH = 0.5, 0.4
+_REACH, _NODES_REACH = 0.35, 0.4
 _TRUST = 0.5  # measurements that a mean of more places weighs
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
 _SURPRISE = math.log(1.5)  # what a known place's measurement says at most, and
 _FIRST_SURPRISE = math.log(2.5)  # one of a place that is not: first steps are often cold ones
 _FADING, _FADING_EVERY = 0.9, 64  # of all that was measured, in steps: machines change
 _BOUNDING = 2  # measurements after which a place's time bounds others
-_KNOWN = 3  # measurements after which a place is known
+_KNOWN = 5  # measurements after which a place is known
 _LEAST = 1e-3  # milliseconds of any step
 _OUTLIER = 8.0  # times the expectation; such a step was interrupted
 _ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
@@ -80,6 +83,7 @@ class CostModel:
         self._a_request = times(1, 0) - self._fixed
         self._a_kilotoken = times(0, 1024) - self._fixed
         self._steps = 0
+        self._pace = 0.0  # logarithm of how slow the machine is at the moment
         self._corrected: tuple[int, np.ndarray] | None = None  # the last place asked for
         # A plain step has no draft, so it says nothing about the others.
         self._near_widths *= plain[:, None] == plain[None, :]
@@ -117,7 +121,7 @@ class CostModel:
         widths that were not.
         """
         row = _place(requests, context)
-        times = self._fitted(requests, context) * np.exp(self._corrections(row))
+        times = self._fitted(requests, context) * np.exp(self._corrections(row) + self._pace)
         known = self._counts[row] >= _BOUNDING
         least = np.maximum.accumulate(np.where(known, times, 0.0))
         most = np.minimum.accumulate(np.where(known, times, np.inf)[::-1])[::-1]
@@ -133,16 +137,17 @@ class CostModel:
         if not milliseconds > 0:
             return
         row, column = self._place_of(step)
-        ratio = self._ratio(measured, column)
         expected = self._corrections(row)[column]
-        surprise = _FIRST_SURPRISE
+        news = self._ratio(measured, column) - self._pace - expected
+        surprise, pace = _FIRST_SURPRISE, 0.0
         if self._counts[row, column] >= _KNOWN:
-            if ratio > expected + math.log(_OUTLIER):
+            if news > math.log(_OUTLIER):
                 return
-            surprise = _SURPRISE
-        ratio = max(expected - surprise, min(expected + surprise, ratio))
+            surprise, pace = _SURPRISE, _PACE_SHARE
+        news = max(-surprise, min(surprise, news))
+        self._pace += pace * news
         self._counts[row, column] += 1
-        self._take_in(row, column, ratio, 1.0)
+        self._take_in(row, column, expected + (1 - pace) * news, 1.0)
         self._steps += 1
         if self._steps % _FADING_EVERY == 0:
             self._sums *= _FADING

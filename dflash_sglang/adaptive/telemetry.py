@@ -20,6 +20,7 @@ class WidthLog:
         steps: decode steps by their width.
         promised_tokens, promised_ms: what the policy expected of them.
         tokens, ms: what came.
+        choosing_ms: what choosing their widths took.
         fixed_tokens, fixed_ms: [W] what each width was expected to bring if it had been kept.
     """
 
@@ -29,6 +30,7 @@ class WidthLog:
     promised_ms: float = 0.0
     tokens: float = 0.0
     ms: float = 0.0
+    choosing_ms: float = 0.0
     fixed_tokens: Floats = field(init=False)
     fixed_ms: Floats = field(init=False)
 
@@ -43,23 +45,26 @@ class WidthLog:
         milliseconds: float,
         curve: Floats,
         times: Floats,
-        steps: int = 1,
+        steps: int,
+        choosing_ms: float,
     ) -> None:
         """Take in equal steps.
 
         Args:
             width: what was chosen.
-            tokens: that a step delivered to all requests together.
+            tokens: that the steps delivered to all requests together.
             milliseconds: of a step, from its start to the next one's.
-            curve: [W] tokens that each width was expected to bring.
-            times: [W] milliseconds that each width was expected to take.
+            curve: [W] tokens that each width was expected to bring in a step.
+            times: [W] milliseconds that each width was expected to take for it.
             steps: how many there were.
+            choosing_ms: what choosing their width took.
         """
         self.steps[width.nodes] += steps
         self.promised_tokens += steps * width.tokens
         self.promised_ms += steps * width.milliseconds
-        self.tokens += steps * tokens
+        self.tokens += tokens
         self.ms += steps * milliseconds
+        self.choosing_ms += choosing_ms
         self.fixed_tokens += steps * curve
         self.fixed_ms += steps * times
 
@@ -70,6 +75,7 @@ class WidthLog:
         self.promised_ms += other.promised_ms
         self.tokens += other.tokens
         self.ms += other.ms
+        self.choosing_ms += other.choosing_ms
         self.fixed_tokens += other.fixed_tokens
         self.fixed_ms += other.fixed_ms
 
@@ -97,6 +103,7 @@ class WidthLog:
         return (
             f"{self.count} steps by nodes {{{shares}}}; tokens/s expected "
             f"{1e3 * self.promised_tokens / self.promised_ms:.0f}, measured "
-            f"{1e3 * self.tokens / self.ms:.0f}; best fixed width {fixed}, regret "
+            f"{1e3 * self.tokens / self.ms:.0f}; choosing took "
+            f"{self.choosing_ms / self.ms:.1%}; best fixed width {fixed}, regret "
             f"{self.regret():+.1%}"
         )

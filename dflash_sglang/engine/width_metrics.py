@@ -23,6 +23,7 @@ class WidthMetrics:
         )
         self._tokens = counter("tokens", "Tokens that steps brought.")
         self._ms = counter("milliseconds", "Milliseconds that steps took.")
+        self._choosing_ms = counter("choosing_milliseconds", "Of these, what choosing widths took.")
         self._fixed_tokens = counter(
             "fixed_tokens", "Tokens that one width, had it been kept, was to bring.", "nodes"
         )
@@ -36,6 +37,7 @@ class WidthMetrics:
         self._promised_ms.inc(log.promised_ms)
         self._tokens.inc(log.tokens)
         self._ms.inc(log.ms)
+        self._choosing_ms.inc(log.choosing_ms)
         columns = zip(log.widths, log.fixed_tokens, log.fixed_ms, strict=True)
         for nodes, tokens, milliseconds in columns:
             self._fixed_tokens.labels(str(nodes)).inc(float(tokens))

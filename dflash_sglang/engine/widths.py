@@ -13,6 +13,7 @@ from dflash_sglang.adaptive.costs import CostModel, Measured, Step
 from dflash_sglang.adaptive.domain import classify, origin
 from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
 from dflash_sglang.adaptive.telemetry import WidthLog
+from dflash_sglang.adaptive.thrift import Thrift
 from dflash_sglang.engine.bursts import BurstBounds
 from dflash_sglang.engine.first_rank import first_ranks
 from dflash_sglang.engine.limits import LimitTable
@@ -64,6 +65,7 @@ class _Plan(NamedTuple):
     """What a step was chosen for, kept until it is known what came of it."""
 
     started: float  # seconds
+    rows: list[int]  # of the requests
     step: Step
     kinds: Kinds
     outlook: Outlook
@@ -71,9 +73,10 @@ class _Plan(NamedTuple):
     width: Width
     nodes: DraftedNodes | None = None
     chances: Chances | None = None
-    tokens: int = 0  # that each forward delivered
+    tokens: int = 0  # that steps with a draft delivered
     forwards: int = 1  # of the target, up to now
-    rest: int = 0  # forwards to decode plainly
+    burst: int = 1  # plain forwards to take in a row
+    kept: int = 0  # steps that it is still to be kept for
 
 
 class AdaptiveWidth:
@@ -106,7 +109,7 @@ class AdaptiveWidth:
             CostModel.fit(self._widths, known) if known else CostModel.assumed(self._widths)
         )
         self._policy = WidthPolicy(self._widths, self._costs)
-        self._bursts = BurstBounds()
+        self._bursts, self._thrift = BurstBounds(), Thrift()
         self._room = options.slots_per_step  # tokens
         self._limits = limits
         self._group = group
@@ -117,7 +120,9 @@ class AdaptiveWidth:
 
     def admit(self, requests: list[Req]) -> None:
         """Requests whose prompts are read now start from what others of their kind showed."""
-        self._plan = None  # the time to the next decode step is not that of the last one
+        if self._plan is not None:  # the time to the next decode step is not that of the last one
+            self._plan = None
+            self._thrift.settle()
         new = [r for r in requests if self._rids.get(r.kv.req_pool_idx) != r.rid]
         if not new:
             return  # further chunks of prompts that were admitted before
@@ -132,32 +137,38 @@ class AdaptiveWidth:
 
     def nodes(self, batch: ScheduleBatch) -> int:
         """Nodes of the tree to draft, root included; 1: the step decodes plainly."""
-        now = perf_counter()
-        self._settle(now)
-        kinds, context = _kinds(batch), int(batch.seq_lens_cpu.sum())
-        bs, longest = len(batch.reqs), min(self._bursts.longest(batch), self._room)
+        now, plan = perf_counter(), self._plan
+        rows = [request.kv.req_pool_idx for request in batch.reqs]
+        if plan is not None and plan.kept and plan.rows == rows:
+            self._plan = plan._replace(kept=plan.kept - 1, forwards=plan.forwards + 1)
+            return plan.step.nodes
+        if plan is not None:
+            self._settle(plan, now)
+        kinds, context = _kinds(batch, rows), int(batch.seq_lens_cpu.sum())
+        bs, longest = len(rows), min(self._bursts.longest(batch), self._room)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
         outlook = self._policy.look_ahead(remembered, context, longest)
         may_draft = self._limits.may_speculate(batch.reqs)
-        rest = self._agree(outlook.rest if may_draft else outlook.longest)
-        self._model.grow_older(kinds.rows, max(rest, 1))
+        burst = self._agree(outlook.rest if may_draft else outlook.longest)
+        plain = Width(1, float(bs), float(outlook.times[0]))
         self._plan = _Plan(
-            now,
-            Step(bs, 1, context),
-            kinds,
-            outlook,
-            remembered.sum(axis=0),
-            Width(1, float(bs), float(outlook.times[0])),
-            tokens=bs,
-            rest=rest,
+            now, rows, Step(bs, 1, context), kinds, outlook, remembered.sum(axis=0), plain
         )
-        return 1 if rest else self._agree(outlook.ceiling)
+        nodes = 1
+        if burst == 0:
+            nodes = self._agree(outlook.ceiling)
+        else:
+            kept = self._steps(plain) - 1 if burst == 1 else 0
+            self._plan = self._plan._replace(burst=burst, kept=kept)
+            self._model.grow_older(kinds.rows, burst + kept)
+        self._spend_since(now)
+        return nodes
 
     def goes_on(self, batch: ScheduleBatch, tokens: torch.Tensor) -> bool:
         """Whether a plain step, which brought these tokens [bs] int64, is followed by another."""
         plan = self._plan
         assert plan is not None, "nodes() comes before goes_on()"
-        if self._bursts.ends(batch, tokens) or plan.forwards >= plan.rest:
+        if self._bursts.ends(batch, tokens) or plan.forwards >= plan.burst:
             return False
         self._plan = plan._replace(forwards=plan.forwards + 1)
         return True
@@ -166,15 +177,25 @@ class AdaptiveWidth:
         """The part of the drafted tree that is verified."""
         plan = self._plan
         assert plan is not None, "nodes() comes before cut()"
+        if plan.nodes is not None:
+            return tree  # of a width that is kept
+        now = perf_counter()
         nodes = DraftedNodes(tree.depths.numpy(), tree.log_values.exp().double().numpy())
         chances = self._model.chances(plan.kinds, nodes)
         own = self._limits.chances(plan.kinds.rows, nodes.depths, chances.own)
         chances = chances._replace(own=own)
         width = self._policy.choose(own, plan.outlook)
         width = width._replace(nodes=self._agree(width.nodes))
+        steps = self._steps(width)
+        self._model.grow_older(plan.kinds.rows, steps)
         self._plan = plan._replace(
-            step=plan.step._replace(nodes=width.nodes), width=width, nodes=nodes, chances=chances
+            step=plan.step._replace(nodes=width.nodes),
+            width=width,
+            nodes=nodes,
+            chances=chances,
+            kept=steps - 1,
         )
+        self._spend_since(now)
         return first_nodes(tree, width.nodes)
 
     def learn(self, verdict: Verdict) -> None:
@@ -182,23 +203,30 @@ class AdaptiveWidth:
         plan = self._plan
         if plan is None or plan.nodes is None or plan.chances is None:
             return
-        path = verdict.node_path.numpy()  # [bs, D + 1]
-        requests, depths = np.nonzero(path >= 0)
-        accepted = np.zeros((path.shape[0], plan.step.nodes), dtype=bool)
-        accepted[requests, path[requests, depths]] = True
-        self._model.learn(plan.kinds, plan.nodes, accepted, plan.chances)
-        self._plan = plan._replace(tokens=int(verdict.accept_lens.sum()))
+        now = perf_counter()
+        if plan.forwards == 1:
+            path = verdict.node_path.numpy()  # [bs, D + 1]
+            requests, depths = np.nonzero(path >= 0)
+            accepted = np.zeros((path.shape[0], plan.step.nodes), dtype=bool)
+            accepted[requests, path[requests, depths]] = True
+            self._model.learn(plan.kinds, plan.nodes, accepted, plan.chances)
+        self._plan = plan._replace(tokens=plan.tokens + int(verdict.accept_lens.sum()))
+        self._spend_since(now)
 
-    def _settle(self, ended: float) -> None:
-        """Take in what the step before took."""
-        plan, self._plan = self._plan, None
-        if plan is None:
-            return
+    def _steps(self, width: Width) -> int:
+        """Steps that a choice of this width is kept for."""
+        return self._agree(self._thrift.steps(width.milliseconds))
+
+    def _spend_since(self, moment: float) -> None:
+        self._thrift.spend(1e3 * (perf_counter() - moment))
+
+    def _settle(self, plan: _Plan, ended: float) -> None:
+        """Take in what a plan's steps took."""
         took = 1e3 * (ended - plan.started) / plan.forwards
         self._costs.correct(Measured(plan.step, took))
-        self._recent.add(
-            plan.width, plan.tokens, took, plan.curve, plan.outlook.times, plan.forwards
-        )
+        tokens = plan.tokens or plan.step.requests * plan.forwards
+        times, choosing = plan.outlook.times, self._thrift.settle()
+        self._recent.add(plan.width, tokens, took, plan.curve, times, plan.forwards, choosing)
         if self._recent.count < _PUBLISHED_STEPS:
             return
         if self._metrics is not None:
@@ -214,8 +242,7 @@ class AdaptiveWidth:
         return first_ranks(choice, self._group)
 
 
-def _kinds(batch: ScheduleBatch) -> Kinds:
-    rows = [request.kv.req_pool_idx for request in batch.reqs]
+def _kinds(batch: ScheduleBatch, rows: list[int]) -> Kinds:
     sampled = [request.sampling_params.top_k != 1 for request in batch.reqs]
     return Kinds(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64))
 
