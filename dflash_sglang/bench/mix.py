@@ -14,8 +14,12 @@ import numpy as np
 from dflash_sglang.bench import metrics, statistics
 from dflash_sglang.bench.modes import ADAPTIVE, PLAIN, parse_mode
 from dflash_sglang.bench.provenance import Figure
-from dflash_sglang.bench.records import Case, Run
+from dflash_sglang.bench.records import Case, Load, Run
 from dflash_sglang.bench.statistics import Estimate
+from dflash_sglang.bench.workloads import text_before
+
+Rates = dict[str, list[float]]
+"""Mode -> output tokens/s in each round."""
 
 
 class Comparison(NamedTuple):
@@ -32,10 +36,23 @@ class Comparison(NamedTuple):
         return self.speedups.get(str(ADAPTIVE))
 
 
+class Situation(NamedTuple):
+    """What cells of several kinds of text have in common."""
+
+    context: str  # the text before their prompts, as the workload names it; nothing: none
+    load: Load
+
+
+def situation_of(case: Case) -> Situation:
+    """The situation that a case is one of."""
+    return Situation(text_before(case.workload), case.load)
+
+
 class Mix(NamedTuple):
     """Comparisons of a run."""
 
     cells: dict[Case, Comparison]
+    situations: dict[Situation, Comparison]  # over the cells of each
     whole: Comparison
 
     def least_over_best_fixed(self) -> Case:
@@ -61,15 +78,27 @@ def mix_of(run: Run) -> Mix | None:
     cells = {case: _compare(run, by_mode) for case, by_mode in rates.items() if _whole(by_mode)}
     if not cells:
         return None
-    over_all = {
-        mode: statistics.harmonic_mean([rates[case][mode] for case in cells])
-        for mode in next(iter(rates.values()))
-        if all(mode in rates[case] for case in cells)
-    }
-    return Mix(cells, _compare(run, over_all)) if _whole(over_all) else None
+    over_all = _together([rates[case] for case in cells])
+    if not _whole(over_all):
+        return None
+    alike: dict[Situation, list[Rates]] = {}
+    for case in cells:
+        alike.setdefault(situation_of(case), []).append(rates[case])
+    situations = {key: _compare(run, _together(alike[key])) for key in sorted(alike, key=_rank)}
+    return Mix(cells, situations, _compare(run, over_all))
 
 
-def _rates(run: Run, case: Case) -> dict[str, list[float]]:
+def _rank(situation: Situation) -> tuple[str, tuple[float, float]]:
+    return situation.context, situation.load.rank
+
+
+def _together(rates: list[Rates]) -> Rates:
+    """Over equally many tokens of each; of the modes that all of them have."""
+    modes = [mode for mode in rates[0] if all(mode in cell for cell in rates)]
+    return {mode: statistics.harmonic_mean([cell[mode] for cell in rates]) for mode in modes}
+
+
+def _rates(run: Run, case: Case) -> Rates:
     """Mode -> its throughput in each round."""
     cells = {mode: run.cell(mode, case) for mode in run.modes}
     return {
@@ -79,11 +108,11 @@ def _rates(run: Run, case: Case) -> dict[str, list[float]]:
     }
 
 
-def _whole(rates: dict[str, list[float]]) -> bool:
+def _whole(rates: Rates) -> bool:
     return str(ADAPTIVE) in rates and any(parse_mode(mode).is_fixed for mode in rates)
 
 
-def _compare(run: Run, rates: dict[str, list[float]]) -> Comparison:
+def _compare(run: Run, rates: Rates) -> Comparison:
     fixed = [mode for mode in rates if parse_mode(mode).is_fixed]
     best = max(fixed, key=lambda mode: float(np.log(rates[mode]).mean()))
     plain = rates.get(str(PLAIN))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_sglang.bench import widths
 from dflash_sglang.bench.figures import metric_figure
 from dflash_sglang.bench.metrics import METRICS
-from dflash_sglang.bench.mix import Comparison, Mix
+from dflash_sglang.bench.mix import Comparison, Mix, situation_of
 from dflash_sglang.bench.modes import ADAPTIVE
 from dflash_sglang.bench.records import Case, Cell, Run
 from dflash_sglang.bench.tables import Row, Table
@@ -21,6 +21,11 @@ WIDTHS_NOTE = (
     "counted them. Promised is what its policy expected of these steps, observed what came, "
     "without prefill. Regret is by how much the best fixed width was expected to beat what was "
     "expected of the chosen ones: below 0, no fixed width was."
+)
+SITUATIONS_NOTE = (
+    "The same by load and context: output tokens/s over equally many tokens of each kind of text, "
+    "the harmonic mean of their rows above. Context is the shortest and longest of their prompts' "
+    "mean lengths in tokens."
 )
 _CASE = ("workload", "temperature", "load", "context")
 _WHOLE = ("the whole mix", "", "", "")
@@ -50,6 +55,27 @@ def mix_table(run: Run, mix: Mix, *, every_mode: bool = True) -> Table:
         (*_CASE, "best fixed"),
         (*modes, "over best fixed", "over plain"),
         [*rows, row(_WHOLE, mix.whole)],
+        compared=2,
+    )
+
+
+def situations_table(run: Run, mix: Mix) -> Table:
+    """A row for the cells of each load and context, whatever their text, and one for the mix."""
+    modes = list(mix.whole.throughput)
+
+    def row(labels: tuple[str, str], found: Comparison) -> Row:
+        figures = [found.throughput.get(mode) for mode in modes]
+        return Row((*labels, found.best_fixed), (*figures, found.over_best_fixed, found.over_plain))
+
+    rows = []
+    for situation, found in mix.situations.items():
+        lengths = [_context(run, case) for case in mix.cells if situation_of(case) == situation]
+        span = f"{min(lengths):,.0f} to {max(lengths):,.0f}"
+        rows.append(row((span, str(situation.load)), found))
+    return Table(
+        ("context", "load", "best fixed"),
+        (*modes, "over best fixed", "over plain"),
+        [*rows, row(("the whole mix", ""), mix.whole)],
         compared=2,
     )
 

@@ -17,9 +17,11 @@ from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.mix import mix_of
 from dflash_sglang.bench.mix_tables import (
     MIX_NOTE,
+    SITUATIONS_NOTE,
     WIDTHS_NOTE,
     mix_sentences,
     mix_table,
+    situations_table,
     widths_table,
 )
 from dflash_sglang.bench.phases import PHASES
@@ -177,6 +179,8 @@ def _adaptive(run: Run) -> list[Section]:
     if mix is not None:
         note = " ".join([*mix_sentences(mix), MIX_NOTE])
         found.append(Section("Adaptive against fixed widths", note, mix_table(run, mix)))
+        by_load = situations_table(run, mix)
+        found.append(Section("Adaptive by load and context", SITUATIONS_NOTE, by_load))
     chosen = widths_table(run)
     if chosen is not None:
         found.append(Section("Widths chosen", WIDTHS_NOTE, chosen))

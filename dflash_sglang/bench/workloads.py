@@ -124,6 +124,12 @@ def load_workload(name: str, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
+def text_before(name: str) -> str:
+    """What a built-in workload has before its prompts, as in ``@800``; "" where that is nothing."""
+    found = _BUILTIN_NAME.fullmatch(name)
+    return f"{found['sign']}{found['words']}" if found and found["sign"] else ""
+
+
 def load_workloads(names: list[str], limit: int) -> dict[str, list[Prompt]]:
     """Several workloads by their short names, ``limit`` prompts of each.
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dflash_sglang.bench import charts, mix_charts, report, statistics
-from dflash_sglang.bench.mix import mix_of
+from dflash_sglang.bench.mix import Situation, mix_of, situation_of
 from tests.unit.bench_runs import plain_and_tree
 
 
@@ -45,6 +45,35 @@ def test_every_mode_is_held_against_plain_decoding(run):
         assert found.speedups["plain"].value == pytest.approx(1)
         assert 1 < found.speedups["tree8"].value < 2
         assert found.speedups["adaptive"] == found.over_plain
+
+
+def test_cells_of_one_load_and_context_are_taken_together(run):
+    long = [
+        msgspec.structs.replace(
+            cell,
+            case=msgspec.structs.replace(cell.case, workload="builtin:code@800"),
+        )
+        for cell in run.cells
+    ]
+    short = [
+        msgspec.structs.replace(
+            cell, case=msgspec.structs.replace(cell.case, workload="builtin:code")
+        )
+        for cell in run.cells
+    ]
+    both = msgspec.structs.replace(run, cells=[*short, *long])
+    situations = mix_of(both).situations
+    loads = {case.load for case in run.cases}
+    assert list(situations) == [
+        Situation(text, load)
+        for text in ("", "@800")
+        for load in sorted(loads, key=lambda load: load.rank)
+    ]
+    for situation, found in situations.items():
+        alike = [case for case in both.cases if situation_of(case) == situation]
+        assert len(alike) > 1
+        rates = [mix_of(both).cells[case].throughput["tree8"].value for case in alike]
+        assert min(rates) <= found.throughput["tree8"].value <= max(rates)
 
 
 def without(run, gone):
