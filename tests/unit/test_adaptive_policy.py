@@ -141,6 +141,25 @@ def test_a_measured_time_bounds_those_of_widths_that_were_not():
     assert (times[at:] >= times[at]).all()
 
 
+def test_a_slow_moment_of_the_machine_is_not_put_down_to_the_width_of_that_moment():
+    costs = CPU.cost_model()
+    narrow, wide = WIDTHS.index(6), WIDTHS.index(12)
+
+    def decode(width, times, slowness=1.0):
+        step = Step(1, WIDTHS[width], CONTEXT)
+        for _ in range(times):
+            costs.correct(Measured(step, slowness * CPU.milliseconds(step)))
+
+    for _ in range(20):
+        decode(narrow, 2)
+        decode(wide, 2)
+    true = costs.milliseconds(1, CONTEXT)
+    decode(wide, 25, slowness=1.3)
+    slow = costs.milliseconds(1, CONTEXT)
+    assert slow[wide] / slow[narrow] == pytest.approx(true[wide] / true[narrow], rel=0.09)
+    assert slow[narrow] > 1.15 * true[narrow]
+
+
 def test_a_place_that_was_slow_once_is_believed_again_in_time():
     costs = CPU.cost_model()
     at = WIDTHS.index(16)
