@@ -29,10 +29,10 @@ _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of rea
 _SURPRISE = math.log(1.5)  # what a known place's measurement says at most, and
 _FIRST_SURPRISE = math.log(2.5)  # one of a place that is not: first steps are often cold ones
 _FADING, _FADING_EVERY = 0.9, 64  # of all that was measured, in steps: machines change
-_BOUNDING = 2  # measurements after which a place's time bounds others
+_BOUNDING = 1.5  # measurements, faded, beyond which a place's time bounds others
 _KNOWN = 5  # measurements after which a place is known
 _LEAST = 1e-3  # milliseconds of any step
-_OUTLIER = 8.0  # times the expectation; such a step was interrupted
+_OUTLIER = 8.0  # times the expectation; such a step was interrupted, two in a row were not
 _ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
 _LENGTHS = (0, 256, 1024, 4096, 16384)  # cached tokens a request, where a longer context begins
 _BATCH_SIZES = (*range(1, 9), *(s * 2**e for e in range(7) for s in (10, 12, 14, 16)))
@@ -83,6 +83,7 @@ class CostModel:
         self._a_request = times(1, 0) - self._fixed
         self._a_kilotoken = times(0, 1024) - self._fixed
         self._steps = 0
+        self._was_outlier = False  # the last measurement of a known place
         self._pace = 0.0  # logarithm of how slow the machine is at the moment
         self._corrected: tuple[int, np.ndarray] | None = None  # the last place asked for
         # A plain step has no draft, so it says nothing about the others.
@@ -122,7 +123,7 @@ class CostModel:
         """
         row = _place(requests, context)
         times = self._fitted(requests, context) * np.exp(self._corrections(row) + self._pace)
-        known = self._counts[row] >= _BOUNDING
+        known = self._sums[1, row] >= _BOUNDING
         least = np.maximum.accumulate(np.where(known, times, 0.0))
         most = np.minimum.accumulate(np.where(known, times, np.inf)[::-1])[::-1]
         return np.minimum(np.maximum(times, least), most)
@@ -141,7 +142,8 @@ class CostModel:
         news = self._ratio(measured, column) - self._pace - expected
         surprise, pace = _FIRST_SURPRISE, 0.0
         if self._counts[row, column] >= _KNOWN:
-            if news > math.log(_OUTLIER):
+            was_outlier, self._was_outlier = self._was_outlier, news > math.log(_OUTLIER)
+            if self._was_outlier and not was_outlier:
                 return
             surprise, pace = _SURPRISE, _PACE_SHARE
         news = max(-surprise, min(surprise, news))

@@ -49,7 +49,7 @@ class Outlook(NamedTuple):
     times: Floats  # [W] milliseconds at each width
     counts: NDArray[np.int64]  # [W] measurements behind them
     rate: float  # tokens a millisecond of the best width
-    longest: int  # plain steps that may be taken in a row
+    longest: int  # plain steps that may be decided together
     rest: int  # of them, before asking again; 0: draft
     ceiling: int  # nodes that are worth drafting
 
@@ -84,13 +84,12 @@ class WidthPolicy:
         self._patience = _FIRST_PROBE
         self._steps = 0
 
-    def look_ahead(self, remembered: Floats, context: int, longest: int) -> Outlook:
+    def look_ahead(self, remembered: Floats, context: int) -> Outlook:
         """Decide whether the next step drafts, or how many steps do not.
 
         Args:
             remembered: [bs, W] tokens that each request lately got at each width.
             context: cached tokens of all requests together.
-            longest: plain steps that can be taken in a row.
         """
         bs = remembered.shape[0]
         times = self._costs.milliseconds(bs, context)  # [W]
@@ -103,7 +102,7 @@ class WidthPolicy:
             self._drafting = False
         elif not self._drafting and drafted > (1 + _HYSTERESIS) * plain:
             self._drafting = True
-        longest = max(1, min(longest, _LONGEST_REST, round(_LONGEST_REST_MS / times[0])))
+        longest = max(1, min(_LONGEST_REST, round(_LONGEST_REST_MS / times[0])))
         if not self._drafting:
             rest = self._rest(bool((counts[1:] >= _MEASUREMENTS).any()), longest)
         else:

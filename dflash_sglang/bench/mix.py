@@ -88,8 +88,9 @@ def mix_of(run: Run) -> Mix | None:
     return Mix(cells, situations, _compare(run, over_all))
 
 
-def _rank(situation: Situation) -> tuple[str, tuple[float, float]]:
-    return situation.context, situation.load.rank
+def _rank(situation: Situation) -> tuple[int, str, tuple[float, float]]:
+    """Sorts longer numbers of words behind shorter ones, and loads within them."""
+    return len(situation.context), situation.context, situation.load.rank
 
 
 def _together(rates: list[Rates]) -> Rates:

@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dflash_sglang.algorithm import NAME
 from dflash_sglang.engine.penalties import stop_tokens
 
 if TYPE_CHECKING:
     import torch
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.utils import GenerationBatchResult
+
+
+_COMPONENTS = "sglang.srt.managers.scheduler_components"
 
 
 def register() -> None:
@@ -22,9 +27,14 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(
-        "sglang.srt.managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter"
-        ".update_spec_metrics",
+        f"{_COMPONENTS}.metrics_reporter.SchedulerMetricsReporter.update_spec_metrics",
         count_forwards,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
+        f"{_COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor"
+        "._resolve_spec_v2_tokens",
+        count_verifications,
         HookType.AROUND,
     )
 
@@ -36,20 +46,26 @@ class BurstBounds:
     """
 
     def __init__(self) -> None:
-        self._ended: set[str] = set()  # requests of the last burst
+        self._ended: set[str] = set()  # requests of the last step
+        self._follows_prefill = False
+
+    def after_prefill(self) -> None:
+        """The next step follows prompts, whose first tokens are answered behind it."""
+        self._follows_prefill = True
 
     def longest(self, batch: ScheduleBatch) -> int:
         """Plain steps that a batch can take in a row, at least one.
 
         One where the host has to see every token before the next (grammars, custom logit
-        processors, log-probabilities), and where a request has ended: the scheduler, which learns
-        of it a step later, would let it decode on. And no more than the request that is nearest to
-        its limit still wants.
+        processors, log-probabilities), where the first tokens of prompts wait for the step, and
+        where a request has ended: the scheduler, which learns of it a step later, would let it
+        decode on. And no more than the request that is nearest to its limit still wants.
 
         Args:
             batch: its ``seq_lens_cpu`` count what is in the cache, the last token left out.
         """
-        if batch.has_grammar or batch.return_logprob:
+        follows_prefill, self._follows_prefill = self._follows_prefill, False
+        if follows_prefill or batch.has_grammar or batch.return_logprob:
             return 1
         if batch.sampling_info.has_custom_logit_processor:
             return 1
@@ -77,16 +93,33 @@ def count_forwards(
 
     Every forward brings each of the ``bs`` requests one token that is no draft's.
     """
-    verified = num_accept_tokens - num_correct_drafts
-    original(reporter, verified, num_correct_drafts, num_accept_tokens, **others)
+    if _is_ours(reporter.scheduler.spec_algorithm):
+        bs = num_accept_tokens - num_correct_drafts
+    original(reporter, bs, num_correct_drafts, num_accept_tokens, **others)
 
 
-def count_verifications(requests: list[Req], forwards: int) -> None:
-    """Let each request's own statistics count the forwards that SGLang does not see."""
-    for request in requests:
-        for _ in range(forwards - 1):
-            request.spec_verify_ct += 1
-            request.update_spec_correct_drafts_histogram(0)
+def count_verifications(
+    original: Callable[..., list[list[int]]],
+    processor: Any,
+    result: GenerationBatchResult,
+    batch: ScheduleBatch,
+) -> list[list[int]]:
+    """SGLang's ``_resolve_spec_v2_tokens``, which counts a verification for each request.
+
+    The forwards of a burst beyond the first are counted here, without drafts.
+    """
+    going_on = [req for req in batch.reqs if not (req.is_retracted or req.finished())]
+    tokens = original(processor, result, batch)
+    if _is_ours(batch.spec_algorithm):
+        for request in going_on:
+            for _ in range(result.num_non_draft_tokens_per_req - 1):
+                request.spec_verify_ct += 1
+                request.update_spec_correct_drafts_histogram(0)
+    return tokens
+
+
+def _is_ours(algorithm: Any) -> bool:
+    return algorithm.name == NAME
 
 
 def _tokens_left(request: Req, length: int) -> int:

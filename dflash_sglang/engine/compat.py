@@ -54,7 +54,21 @@ RELIANCES: tuple[Reliance, ...] = (
         ("model", "dflash_use_aux_hidden_state", "dflash_target_layer_ids"),
     ),
     Reliance("sglang.srt.managers.overlap_utils.FutureMap"),
-    Reliance("sglang.srt.managers.scheduler.GenerationBatchResult"),
+    Reliance(
+        "sglang.srt.managers.scheduler.GenerationBatchResult",
+        ("num_non_draft_tokens_per_req", "speculative_output_stride"),
+    ),
+    Reliance(
+        "sglang.srt.managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter"
+        ".update_spec_metrics",
+        ("bs", "num_correct_drafts", "num_accept_tokens"),
+    ),
+    Reliance(
+        "sglang.srt.managers.scheduler_components.batch_result_processor"
+        ".SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
+        ("result", "batch"),
+    ),
+    Reliance("sglang.srt.managers.schedule_batch.Req.update_spec_correct_drafts_histogram"),
     Reliance(
         "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation", ("is_verify",)
     ),

@@ -73,10 +73,12 @@ class _Plan(NamedTuple):
     width: Width
     nodes: DraftedNodes | None = None
     chances: Chances | None = None
-    tokens: int = 0  # that steps with a draft delivered
-    forwards: int = 1  # of the target, up to now
-    burst: int = 1  # plain forwards to take in a row
-    kept: int = 0  # steps that it is still to be kept for
+    tokens: int = 0  # that forwards with a draft delivered
+    forwards: int = 1  # of the target, the present one included
+    steps: int = 1  # forwards that it is for
+    burst_end: int = 1  # the last of them without the scheduler in between
+    latest: float = 0.0  # when the present step started, in seconds
+    tokens_before: int = 0  # it
 
 
 class AdaptiveWidth:
@@ -120,9 +122,7 @@ class AdaptiveWidth:
 
     def admit(self, requests: list[Req]) -> None:
         """Requests whose prompts are read now start from what others of their kind showed."""
-        if self._plan is not None:  # the time to the next decode step is not that of the last one
-            self._plan = None
-            self._thrift.settle()
+        self._interrupt()
         new = [r for r in requests if self._rids.get(r.kv.req_pool_idx) != r.rid]
         if not new:
             return  # further chunks of prompts that were admitted before
@@ -135,40 +135,64 @@ class AdaptiveWidth:
         rows = np.array([request.kv.req_pool_idx for request in new], dtype=np.int64)
         self._model.restart(rows, np.array(origins, dtype=np.int64))
 
+    def _interrupt(self) -> None:
+        """A prefill comes between: the time to the next decode step is not that of the last one."""
+        plan, self._plan = self._plan, None
+        self._bursts.after_prefill()
+        if plan is None:
+            return
+        if plan.latest and plan.step.nodes > 1:
+            before = plan._replace(forwards=plan.forwards - 1, tokens=plan.tokens_before)
+            self._settle(before, plan.latest)
+        else:
+            self._thrift.settle()
+
     def nodes(self, batch: ScheduleBatch) -> int:
         """Nodes of the tree to draft, root included; 1: the step decodes plainly."""
         now, plan = perf_counter(), self._plan
         rows = [request.kv.req_pool_idx for request in batch.reqs]
-        if plan is not None and plan.kept and plan.rows == rows:
-            self._plan = plan._replace(kept=plan.kept - 1, forwards=plan.forwards + 1)
+        if plan is not None and plan.rows == rows and plan.forwards < plan.steps:
+            self._plan = plan._replace(
+                forwards=plan.forwards + 1, latest=now, tokens_before=plan.tokens
+            )
+            if plan.step.nodes == 1:
+                self._begin_burst(batch)
             return plan.step.nodes
         if plan is not None:
             self._settle(plan, now)
         kinds, context = _kinds(batch, rows), int(batch.seq_lens_cpu.sum())
-        bs, longest = len(rows), min(self._bursts.longest(batch), self._room)
+        bs = len(rows)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
-        outlook = self._policy.look_ahead(remembered, context, longest)
+        outlook = self._policy.look_ahead(remembered, context)
         may_draft = self._limits.may_speculate(batch.reqs)
-        burst = self._agree(outlook.rest if may_draft else outlook.longest)
+        steps = self._agree(outlook.rest if may_draft else outlook.longest)
         plain = Width(1, float(bs), float(outlook.times[0]))
         self._plan = _Plan(
             now, rows, Step(bs, 1, context), kinds, outlook, remembered.sum(axis=0), plain
         )
         nodes = 1
-        if burst == 0:
+        if steps == 0:
             nodes = self._agree(outlook.ceiling)
         else:
-            kept = self._steps(plain) - 1 if burst == 1 else 0
-            self._plan = self._plan._replace(burst=burst, kept=kept)
-            self._model.grow_older(kinds.rows, burst + kept)
+            self._plan = self._plan._replace(steps=steps)
+            self._begin_burst(batch)
+            self._model.grow_older(kinds.rows, steps)
         self._spend_since(now)
         return nodes
+
+    def _begin_burst(self, batch: ScheduleBatch) -> None:
+        """Plain forwards begin: as many in a row as the plan still has and the batch allows."""
+        plan = self._plan
+        assert plan is not None
+        longest = min(self._bursts.longest(batch), self._room)
+        end = min(plan.steps, plan.forwards - 1 + longest)
+        self._plan = plan._replace(burst_end=end)
 
     def goes_on(self, batch: ScheduleBatch, tokens: torch.Tensor) -> bool:
         """Whether a plain step, which brought these tokens [bs] int64, is followed by another."""
         plan = self._plan
         assert plan is not None, "nodes() comes before goes_on()"
-        if self._bursts.ends(batch, tokens) or plan.forwards >= plan.burst:
+        if self._bursts.ends(batch, tokens) or plan.forwards >= plan.burst_end:
             return False
         self._plan = plan._replace(forwards=plan.forwards + 1)
         return True
@@ -193,7 +217,7 @@ class AdaptiveWidth:
             width=width,
             nodes=nodes,
             chances=chances,
-            kept=steps - 1,
+            steps=steps,
         )
         self._spend_since(now)
         return first_nodes(tree, width.nodes)

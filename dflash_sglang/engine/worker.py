@@ -22,7 +22,6 @@ from dflash_sglang.adaptive.costs import Measured
 from dflash_sglang.algorithm import draft_vocabulary_of, drafter_of, options_of
 from dflash_sglang.engine import draft_model
 from dflash_sglang.engine.adjusting import LogitAdjuster
-from dflash_sglang.engine.bursts import count_verifications
 from dflash_sglang.engine.context import DrafterContext, Features
 from dflash_sglang.engine.draft_head import DraftHead
 from dflash_sglang.engine.drafting import BlockDrafter
@@ -292,7 +291,6 @@ class DFlash2Worker(BaseSpecWorker):
         if batch.return_logprob:  # of bursts of one token, since it bounds them
             roots = torch.zeros_like(target.tokens)
             self._verifier.write_logprobs(batch, target.output, roots, target.tokens)
-        count_verifications(batch.reqs, count)
         self._clock.finish(1, len(batch.reqs), count)
         return GenerationBatchResult(
             logits_output=target.output,

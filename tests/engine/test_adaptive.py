@@ -99,6 +99,22 @@ def test_plain_steps_in_a_row_end_where_one_at_a_time_would(adaptive, seeded, pr
         assert got.meta["spec_verify_ct"] == len(got.token_ids) - 1
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"frequency_penalty": 0.9, "presence_penalty": 0.4},
+        {"min_new_tokens": 20, "ignore_eos": False, "stop_token_ids": list(range(3, 40))},
+        {"temperature": 0.8, "sampling_seed": 5, "top_k": 20},
+    ],
+    ids=["penalties", "minimum length", "seeded"],
+)
+def test_plain_steps_in_a_row_follow_what_their_requests_ask(adaptive, seeded, prompts, asked):
+    plain = {"custom_params": {"dflash2": {"speculate": False}}}
+    for prompt in prompts[:3]:
+        expected = generate(seeded.plain, prompt, 40, **asked)
+        assert generate(adaptive, prompt, 40, **asked, **plain).token_ids == expected.token_ids
+
+
 def test_bad_limits_are_refused_by_name_and_cost_nobody_else_anything(adaptive):
     client = OpenAI(base_url=f"{adaptive.url}/v1", api_key="none")
     with pytest.raises(BadRequestError, match="unknown field `depth`"):

@@ -150,7 +150,7 @@ def serve(
         rest -= 1
         width, gained = 1, float(bs)
         if rest <= 0:
-            outlook = policy.look_ahead(model.remembered(kinds), CONTEXT * bs, longest=64)
+            outlook = policy.look_ahead(model.remembered(kinds), CONTEXT * bs)
             rest = outlook.rest
             model.grow_older(kinds.rows, max(rest, 1))
         if rest == 0:

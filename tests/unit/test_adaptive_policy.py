@@ -76,7 +76,7 @@ def test_a_width_of_unknown_cost_is_tried_only_beside_the_best():
     costs = CPU.cost_model()
     policy = WidthPolicy(WIDTHS, costs)
     chances = 0.75 ** np.arange(32.0)[None]
-    outlook = policy.look_ahead(np.full((1, len(WIDTHS)), 3.0), context=CONTEXT, longest=1)
+    outlook = policy.look_ahead(np.full((1, len(WIDTHS)), 3.0), context=CONTEXT)
     tokens = chances.cumsum()[np.array(WIDTHS) - 1]
     best = WIDTHS[int((tokens - outlook.rate * outlook.times).argmax())]
     assert best == 6
@@ -113,14 +113,13 @@ def test_plain_steps_in_a_row_take_no_longer_than_a_reader_notices(step_ms, in_a
         costs.correct(Measured(drafted, device.milliseconds(drafted)))
     policy = WidthPolicy(WIDTHS, costs)
     alone = np.ones((1, len(WIDTHS)))
-    assert policy.look_ahead(alone, CONTEXT, longest=64).rest == in_a_row
-    assert policy.look_ahead(alone, CONTEXT, longest=1).rest == 1
+    assert policy.look_ahead(alone, CONTEXT).rest == in_a_row
 
 
 def test_a_draft_has_room_for_two_widths_beyond_the_best_one():
     policy = WidthPolicy(WIDTHS, CPU.cost_model())
     curve = np.minimum(np.array(WIDTHS, dtype=float), 6.0)[None]  # nothing is gained beyond 6
-    outlook = policy.look_ahead(curve, CONTEXT, longest=1)
+    outlook = policy.look_ahead(curve, CONTEXT)
     assert outlook.drafts
     assert outlook.ceiling == WIDTHS[WIDTHS.index(6) + 2]
 
@@ -139,6 +138,19 @@ def test_a_measured_time_bounds_those_of_widths_that_were_not():
     assert times[at] == pytest.approx(true, rel=0.1)
     assert (times[: at + 1] <= times[at]).all()
     assert (times[at:] >= times[at]).all()
+
+
+def test_a_step_that_was_interrupted_says_nothing_but_two_in_a_row_do():
+    costs = CPU.cost_model()
+    step = Step(1, 8, CONTEXT)
+    true = CPU.milliseconds(step)
+    for took in [*[true] * 10, 50 * true]:
+        costs.correct(Measured(step, took))
+    at = WIDTHS.index(8)
+    assert costs.milliseconds(1, CONTEXT)[at] == pytest.approx(true, rel=0.05)
+    for _ in range(60):
+        costs.correct(Measured(step, 50 * true))
+    assert costs.milliseconds(1, CONTEXT)[at] > 25 * true
 
 
 def test_a_slow_moment_of_the_machine_is_not_put_down_to_the_width_of_that_moment():

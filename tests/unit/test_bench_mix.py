@@ -6,6 +6,7 @@ import pytest
 
 from dflash_sglang.bench import charts, mix_charts, report, statistics
 from dflash_sglang.bench.mix import Situation, mix_of, situation_of
+from dflash_sglang.bench.mix_tables import situations_table
 from tests.unit.bench_runs import plain_and_tree
 
 
@@ -69,6 +70,8 @@ def test_cells_of_one_load_and_context_are_taken_together(run):
         for text in ("", "@800")
         for load in sorted(loads, key=lambda load: load.rank)
     ]
+    table = situations_table(both, mix_of(both))
+    assert len(table.rows) == len(situations) + 1
     for situation, found in situations.items():
         alike = [case for case in both.cases if situation_of(case) == situation]
         assert len(alike) > 1

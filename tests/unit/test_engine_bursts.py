@@ -84,25 +84,48 @@ def test_without_a_tokenizer_the_requests_own_stop_tokens_count():
     assert not BurstBounds().ends(batch(bare), torch.tensor([END]))
 
 
-def test_every_forward_counts_as_a_verification_without_a_draft():
-    req = request()
-    count_verifications([req], forwards=4)
-    req.spec_verify_ct += 1  # what SGLang counts of the same step
-    req.update_spec_correct_drafts_histogram(0)
-    assert req.spec_verify_ct == 4
-    assert req.spec_correct_drafts_histogram == [4]
+OURS, OTHER = SimpleNamespace(name="DFLASH2"), SimpleNamespace(name="UNO")
+
+
+def test_the_step_behind_prompts_is_short_since_their_first_tokens_wait_for_it():
+    bounds = BurstBounds()
+    bounds.after_prefill()
+    assert [bounds.longest(batch(request())) for _ in range(2)] == [1, 99]
+
+
+@pytest.mark.parametrize(("algorithm", "counted"), [(OURS, 4), (OTHER, 1)], ids=["ours", "another"])
+def test_every_forward_counts_as_a_verification_without_a_draft(algorithm, counted):
+    going_on, over, retracted = request("a"), request("b"), request("c")
+    over.finished_reason = object()
+    retracted.is_retracted = True
+
+    def sglangs_own(processor, result, batch):
+        going_on.spec_verify_ct += 1
+        going_on.update_spec_correct_drafts_histogram(0)
+        going_on.finished_reason = object()  # it may end with these tokens
+        return [[5] * 4]
+
+    step = batch(going_on, over, retracted, spec_algorithm=algorithm)
+    result = SimpleNamespace(num_non_draft_tokens_per_req=4)
+    assert count_verifications(sglangs_own, None, result, step) == [[5] * 4]
+    assert going_on.spec_verify_ct == counted
+    assert going_on.spec_correct_drafts_histogram == [counted]
+    assert over.spec_verify_ct == retracted.spec_verify_ct == 0
 
 
 @pytest.mark.parametrize(
-    ("bs", "correct_drafts", "accepted", "verified"),
-    [(3, 0, 12, 12), (3, 7, 10, 3), (1, 0, 1, 1)],
-    ids=["a burst of four", "drafts", "one token"],
+    ("algorithm", "bs", "correct_drafts", "accepted", "verified"),
+    [(OURS, 3, 0, 12, 12), (OURS, 3, 7, 10, 3), (OURS, 1, 0, 1, 1), (OTHER, 3, 4, 10, 3)],
+    ids=["a burst of four", "drafts", "one token", "another algorithm"],
 )
-def test_sglangs_accept_length_is_tokens_a_forward(bs, correct_drafts, accepted, verified):
+def test_sglangs_accept_length_is_tokens_a_forward(
+    algorithm, bs, correct_drafts, accepted, verified
+):
     told = []
+    reporter = SimpleNamespace(scheduler=SimpleNamespace(spec_algorithm=algorithm))
     count_forwards(
         lambda reporter, bs, *rest, **others: told.append((bs, *rest, others)),
-        None,
+        reporter,
         bs,
         correct_drafts,
         num_accept_tokens=accepted,

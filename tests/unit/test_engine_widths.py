@@ -82,10 +82,40 @@ def test_other_requests_are_chosen_for_at_once(chosen: Chosen) -> None:
     assert chosen.widths._plan.rows == [0]
 
 
-def test_nothing_is_kept_beyond_a_prefill(chosen: Chosen) -> None:
+def test_nothing_is_kept_beyond_a_prefill_but_what_its_whole_steps_took(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept_steps(chosen)
+    while (plan := chosen.widths._plan).forwards < 3 or plan.step.nodes == 1:
+        chosen.step()
+    corrected: list[Any] = []
+    monkeypatch.setattr(chosen.widths._costs, "correct", corrected.append)
     chosen.widths.admit([request(2)])
     assert chosen.widths._plan is None
+    [measured] = corrected
+    assert measured.step == plan.step
+    took = 1e3 * (plan.latest - plan.started) / (plan.forwards - 1)
+    assert measured.milliseconds == pytest.approx(took)
+
+
+def test_plain_steps_that_the_host_must_see_are_decided_together_all_the_same(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = batch_of(chosen.requests)
+    watched.return_logprob = True
+    decided: list[int] = []
+    look_ahead = chosen.widths._policy.look_ahead
+
+    def plain_for_five(*args: Any) -> Any:
+        decided.append(1)
+        return look_ahead(*args)._replace(rest=5)
+
+    monkeypatch.setattr(chosen.widths._policy, "look_ahead", plain_for_five)
+    chosen.widths.admit([])
+    for _ in range(10):
+        assert chosen.widths.nodes(watched) == 1
+        assert not chosen.widths.goes_on(watched, torch.zeros(2, dtype=torch.int64))
+    assert len(decided) == 2
 
 
 def test_tokens_of_kept_steps_are_counted(chosen: Chosen) -> None:
