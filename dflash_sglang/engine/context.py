@@ -60,8 +60,8 @@ class DrafterContext:
         if requests != self._requests or len(self._waiting) == _MOST_WAITING:
             self.catch_up()
         self._requests = requests
-        # A forward's output may lie where a graph's next replay writes.
-        self._waiting.append(features._replace(hidden=features.hidden.clone()))
+        # They outlive the step: its tensors may lie where a graph's next replay writes.
+        self._waiting.append(Features(*(part.clone() for part in features)))
 
     def catch_up(self) -> None:
         """Inject all that waits, as a draft needs it."""

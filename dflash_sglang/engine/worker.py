@@ -40,7 +40,7 @@ from dflash_sglang.engine.rehearsal import (
 from dflash_sglang.engine.state import DraftState, carry
 from dflash_sglang.engine.step_clock import StepClock, StepMetrics
 from dflash_sglang.engine.targets import check_target
-from dflash_sglang.engine.verifying import TreeVerifier
+from dflash_sglang.engine.verifying import TargetVerdict, TreeVerifier
 from dflash_sglang.engine.vocabulary import TargetVocabulary
 from dflash_sglang.engine.width_metrics import WidthMetrics
 from dflash_sglang.engine.widths import AdaptiveWidth, FixedWidth
@@ -230,11 +230,9 @@ class DFlash2Worker(BaseSpecWorker):
             return self._decode_plainly(batch, window, publish, grammar_barrier)
         noise = self._noise(batch, window, self._options.max_depth)
         edges, tree = self._propose(batch, window, noise, nodes)
-        layout = make_layout(tree, window.prefix_lens)
 
         self._clock.lap()
-        target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
-        self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+        target = self._verify(batch, window, tree, noise, grammar_barrier)
         self._clock.lap()
         nodes = tree.tokens.shape[1]
         depth = min(self._options.max_depth, nodes - 1)
@@ -275,14 +273,12 @@ class DFlash2Worker(BaseSpecWorker):
         one_each = torch.ones_like(window.prefix_lens)
         while not delivered or self._widths.goes_on(batch, window.anchors):
             tree = bare_root(window.anchors)
-            layout = make_layout(tree, window.prefix_lens)
             noise = self._noise(batch, window, depth=0)
-            target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
-            self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+            target = self._verify(batch, window, tree, noise, grammar_barrier)
             self._adjuster.follow(batch, target.tokens, one_each)
             hidden, target.output.hidden_states = target.output.hidden_states, None
-            positions = layout.positions.reshape(-1)
-            self._context.append_later(batch, Features(hidden, window.slots[:, 0], positions))
+            features = Features(hidden, window.slots[:, 0], window.prefix_lens)
+            self._context.append_later(batch, features)
             delivered.append(target.tokens)
             window = window.behind(target.tokens[:, 0])
         self._clock.lap()
@@ -325,6 +321,20 @@ class DFlash2Worker(BaseSpecWorker):
         for part in (tree.tokens, tree.parents, tree.depths):
             self._tp_sync.sync(SpecTpSyncSite.DFLASH_SELECTOR, part)
         return choices.edges, self._widths.cut(tree)
+
+    def _verify(
+        self,
+        batch: ScheduleBatch,
+        window: StepWindow,
+        tree: DraftTree,
+        noise: StepNoise | None,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> TargetVerdict:
+        """The target's own token behind every node, the same on all ranks."""
+        layout = make_layout(tree, window.prefix_lens)
+        target = self._verifier.verify(batch, window, tree, layout, noise, grammar_barrier)
+        self._tp_sync.sync(SpecTpSyncSite.DFLASH_ACCEPT_SAMPLE, target.tokens)
+        return target
 
     def _commit(self, moves: CommitMoves, hidden: torch.Tensor) -> None:
         """Give the accepted path consecutive slots, and the drafter the path's hidden states.

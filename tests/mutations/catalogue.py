@@ -239,8 +239,8 @@ MUTATIONS = (
         "reports the root's log-probabilities for the whole path",
         None,
         "dflash_sglang/engine/verifying.py",
-        "rows = first_rows * nodes + verdict.node_path.clamp(min=0)",
-        "rows = first_rows * nodes + verdict.node_path.clamp(min=0, max=0)",
+        "rows = first_rows + node_path.clamp(min=0)",
+        "rows = first_rows + node_path.clamp(min=0, max=0)",
         f"{SURFACE}::test_logprobs_of_delivered_tokens_are_those_of_plain_decoding",
     ),
     Mutation(

@@ -96,6 +96,15 @@ def test_rounds_before_the_one_that_broke_are_kept(rounds):
     assert [len(cell.rounds) for cell in run.cells] == [rounds, rounds]
 
 
+@pytest.fixture
+def interruptible():
+    """Jobs that a shell runs in the background ignore interrupts, and so do their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_rounds_before_an_interrupt_are_kept():
     with serving(QUICK) as fake:
 
