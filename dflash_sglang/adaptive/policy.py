@@ -36,8 +36,8 @@ _LONGEST_REST = 8  # plain steps that are decided together,
 _LONGEST_REST_MS = 100.0  # and about what they may take: new requests wait for their end
 _TRIED_REST = 4  # plain steps that are tried together
 _ROOM = 2  # widths beyond the best one that a draft has nodes for
-_NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
-_NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
+_NEW_WIDTH_EVERY = 4  # choices between tries of a neighbour without a measured time
+_NEIGHBOUR_EVERY = 32  # choices between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
 _WORTH_A_TRY = 0.8  # of the best rate, which a width must promise to be tried
 _PLAIN_WORTH_A_TRY = 0.4  # the same for plain decoding, whose time may be far from the expected one
@@ -52,11 +52,6 @@ class Outlook(NamedTuple):
     longest: int  # plain steps that may be decided together
     rest: int  # of them, before asking again; 0: draft
     ceiling: int  # nodes that are worth drafting
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the step drafts."""
-        return self.rest == 0
 
 
 class Width(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dflash_sglang.bench import widths
 from dflash_sglang.bench.figures import metric_figure
 from dflash_sglang.bench.metrics import METRICS
@@ -29,6 +31,7 @@ SITUATIONS_NOTE = (
 )
 _CASE = ("workload", "temperature", "load", "context")
 _WHOLE = ("the whole mix", "", "", "")
+_LabelledRow = tuple[tuple[str, ...], Comparison]
 _WIDTH_COLUMNS = {
     "nodes": "nodes",
     "promised_per_s": "promised",
@@ -44,38 +47,32 @@ def mix_table(run: Run, mix: Mix, *, every_mode: bool = True) -> Table:
         every_mode: a column for each mode that was measured; else for adaptive alone.
     """
     modes = list(mix.whole.throughput) if every_mode else [str(ADAPTIVE)]
-
-    def row(labels: tuple[str, ...], found: Comparison) -> Row:
-        figures = [found.throughput.get(mode) for mode in modes]
-        ratios = (found.over_best_fixed, found.over_plain)
-        return Row((*labels, found.best_fixed), (*figures, *ratios))
-
-    rows = [row(_labels(run, case), found) for case, found in mix.cells.items()]
-    return Table(
-        (*_CASE, "best fixed"),
-        (*modes, "over best fixed", "over plain"),
-        [*rows, row(_WHOLE, mix.whole)],
-        compared=2,
-    )
+    rows = [(_labels(run, case), found) for case, found in mix.cells.items()]
+    return _comparisons(_CASE, modes, [*rows, (_WHOLE, mix.whole)])
 
 
 def situations_table(run: Run, mix: Mix) -> Table:
     """A row for the cells of each load and context, whatever their text, and one for the mix."""
-    modes = list(mix.whole.throughput)
-
-    def row(labels: tuple[str, str], found: Comparison) -> Row:
-        figures = [found.throughput.get(mode) for mode in modes]
-        return Row((*labels, found.best_fixed), (*figures, found.over_best_fixed, found.over_plain))
-
-    rows = []
+    rows: list[_LabelledRow] = []
     for situation, found in mix.situations.items():
         lengths = [_context(run, case) for case in mix.cells if situation_of(case) == situation]
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f}"
-        rows.append(row((span, str(situation.load)), found))
+        rows.append(((span, str(situation.load)), found))
+    labels, whole = ("context", "load"), (_WHOLE[:2], mix.whole)
+    return _comparisons(labels, list(mix.whole.throughput), [*rows, whole])
+
+
+def _comparisons(labels: tuple[str, ...], modes: list[str], rows: Sequence[_LabelledRow]) -> Table:
+    """A row for each comparison, behind what stands in its first columns."""
+
+    def row(texts: tuple[str, ...], found: Comparison) -> Row:
+        figures = [found.throughput.get(mode) for mode in modes]
+        return Row((*texts, found.best_fixed), (*figures, found.over_best_fixed, found.over_plain))
+
     return Table(
-        ("context", "load", "best fixed"),
+        (*labels, "best fixed"),
         (*modes, "over best fixed", "over plain"),
-        [*rows, row(("the whole mix", ""), mix.whole)],
+        [row(texts, found) for texts, found in rows],
         compared=2,
     )
 

@@ -108,8 +108,8 @@ class TreeVerifier:
             tokens: [bs, L] int64, delivered behind each of them.
         """
         bs, delivered = node_path.shape
-        logits = output.next_token_logits.view(bs, -1, output.next_token_logits.shape[-1])
-        first_rows = torch.arange(bs, device=node_path.device)[:, None] * logits.shape[1]
+        nodes = output.next_token_logits.shape[0] // bs
+        first_rows = torch.arange(bs, device=node_path.device)[:, None] * nodes
         rows = first_rows + node_path.clamp(min=0)
         path = replace(output, next_token_logits=output.next_token_logits[rows.reshape(-1)])
         compute_spec_logprobs(batch, path, tokens.reshape(-1), chain_stride=delivered)

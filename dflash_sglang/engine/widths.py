@@ -141,7 +141,7 @@ class AdaptiveWidth:
         self._bursts.after_prefill()
         if plan is None:
             return
-        if plan.latest and plan.step.nodes > 1:
+        if plan.step.nodes > 1 and plan.forwards > 1:
             before = plan._replace(forwards=plan.forwards - 1, tokens=plan.tokens_before)
             self._settle(before, plan.latest)
         else:

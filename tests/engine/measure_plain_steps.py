@@ -39,6 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=5)
     turns = parser.parse_args().turns
+    if turns < 1:
+        parser.error(f"--turns must be at least 1, got {turns}")
     rng = random.Random(0)
     pair = Pair(str(PAIR / "target"), str(PAIR / "drafter"))
     stock, ours = (

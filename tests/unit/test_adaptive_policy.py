@@ -120,7 +120,7 @@ def test_a_draft_has_room_for_two_widths_beyond_the_best_one():
     policy = WidthPolicy(WIDTHS, CPU.cost_model())
     curve = np.minimum(np.array(WIDTHS, dtype=float), 6.0)[None]  # nothing is gained beyond 6
     outlook = policy.look_ahead(curve, CONTEXT)
-    assert outlook.drafts
+    assert outlook.rest == 0  # it drafts
     assert outlook.ceiling == WIDTHS[WIDTHS.index(6) + 2]
 
 
