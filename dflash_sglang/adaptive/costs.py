@@ -27,7 +27,7 @@ _REACH, _NODES_REACH = 0.35, 0.4
 _TRUST = 0.5  # measurements that a mean of more places weighs
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
 _SURPRISE = math.log(1.5)  # what a known place's measurement says at most, and
-_FIRST_SURPRISE = math.log(2.5)  # one of a place that is not: first steps are often cold ones
+_NEW_SURPRISE = math.log(2.5)  # one of a place that is not
 _FADING, _FADING_EVERY = 0.9, 64  # of all that was measured, in steps: machines change
 _BOUNDING = 1.5  # measurements, faded, beyond which a place's time bounds others
 _KNOWN = 5  # measurements after which a place is known
@@ -140,8 +140,11 @@ class CostModel:
         row, column = self._place_of(step)
         expected = self._corrections(row)[column]
         news = self._ratio(measured, column) - self._pace - expected
-        surprise, pace = _FIRST_SURPRISE, 0.0
-        if self._counts[row, column] >= _KNOWN:
+        count = self._counts[row, column]
+        surprise, pace = _NEW_SURPRISE, 0.0
+        if count == 0:
+            news = min(news, 0.0)  # first steps of a kind are cold: caches, memory, kernels
+        elif count >= _KNOWN:
             was_outlier, self._was_outlier = self._was_outlier, news > math.log(_OUTLIER)
             if self._was_outlier and not was_outlier:
                 return

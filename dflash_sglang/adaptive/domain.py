@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 DOMAINS = ("json", "code", "math", "chat", "prose", "other")
-LOOKED_AT = 2_000  # characters of a prompt's end
+LOOKED_AT = 600  # characters of a prompt's end
 LENGTHS = (256, 1_024, 4_096)  # tokens, where a longer prompt begins
 NUM_ORIGINS = len(DOMAINS) * (len(LENGTHS) + 1)
 

@@ -108,6 +108,15 @@ def bench(
             rich_help_panel=_REQUESTS,
         ),
     ] = None,
+    least_prompts: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --prompts-per-user, never fewer than these: one answer is soon over. "
+            "Without it 1; with --mix 4.",
+            rich_help_panel=_REQUESTS,
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -231,6 +240,7 @@ def bench(
         ignore_eos=ignore_eos or preset.ignore_eos,
         seed=seed,
         prompts_per_user=_given(prompts_per_user, preset.prompts_per_user),
+        least_prompts=_given(least_prompts, preset.least_prompts),
         keeps_cache=_given(keep_cache, preset.keep_cache),
     )
     report.make_folder(out)  # before the minutes of measuring, not behind them

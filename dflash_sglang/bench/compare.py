@@ -13,8 +13,8 @@ from dflash_sglang.bench.records import Case, Run
 from dflash_sglang.bench.statistics import Change
 
 _SETUP = (
-    *("target", "drafter", "max_tokens", "prompts", "prompts_per_user", "rounds", "seed"),
-    "keeps_cache",
+    *("target", "drafter", "max_tokens", "prompts", "prompts_per_user", "least_prompts"),
+    *("rounds", "seed", "keeps_cache"),
 )
 COMPARED = ("tokens_per_s", "tokens_per_s_per_user", "accept_length", "ttft_p50", "itl_p95")
 

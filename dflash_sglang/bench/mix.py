@@ -3,6 +3,9 @@
 A cell is a case: a workload at a temperature under a load. The mix of all cells has the same number
 of tokens in each, so a mode's throughput over it is the harmonic mean of its throughputs in the
 cells, and a mode that is slow somewhere pays for it with the time of the whole.
+
+Of several rounds the median counts: a cell takes seconds, and whatever else the machine does in
+them can slow a single round of a single mode down several times.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ class Comparison(NamedTuple):
     throughput: dict[str, Figure]  # mode -> output tokens/s
     speedups: dict[str, Figure]  # mode -> output over plain decoding's; none without that
     best_fixed: str  # the fixed mode with the most
-    over_best_fixed: Figure
+    over_best_fixed: Figure  # each round against the mode that was best in the others
 
     @property
     def over_plain(self) -> Figure | None:
@@ -46,6 +49,14 @@ class Situation(NamedTuple):
 def situation_of(case: Case) -> Situation:
     """The situation that a case is one of."""
     return Situation(text_before(case.workload), case.load)
+
+
+class Reach(NamedTuple):
+    """How many cells adaptive decoding comes to some share of the others in."""
+
+    best_fixed: int
+    plain: int
+    surely_short: int  # comparisons with either that lie below it with their whole interval
 
 
 class Mix(NamedTuple):
@@ -68,6 +79,19 @@ class Mix(NamedTuple):
         """Geometric mean over the cells, each against the best fixed mode of its own."""
         logs = [np.log(cell.over_best_fixed.value) for cell in self.cells.values()]
         return float(np.exp(np.mean(logs)))
+
+    def reach(self, share: float) -> Reach:
+        """How many cells come to ``share`` of their best fixed mode and of plain decoding."""
+        ratios = [cell.over_best_fixed for cell in self.cells.values()]
+        plain = [cell.over_plain for cell in self.cells.values() if cell.over_plain]
+        return Reach(
+            best_fixed=sum(ratio.value >= share for ratio in ratios),
+            plain=sum(ratio.value >= share for ratio in plain),
+            surely_short=sum(
+                ratio.interval is not None and ratio.interval[1] < share
+                for ratio in (*ratios, *plain)
+            ),
+        )
 
 
 def mix_of(run: Run) -> Mix | None:
@@ -115,25 +139,41 @@ def _whole(rates: Rates) -> bool:
 
 def _compare(run: Run, rates: Rates) -> Comparison:
     fixed = [mode for mode in rates if parse_mode(mode).is_fixed]
-    best = max(fixed, key=lambda mode: float(np.log(rates[mode]).mean()))
-    plain = rates.get(str(PLAIN))
+    adaptive, plain = rates[str(ADAPTIVE)], rates.get(str(PLAIN))
+    # In the other rounds, so that noise that makes a mode the best of a round is no part of it.
+    bests = [_fastest(rates, fixed, without=index) for index in range(len(adaptive))]
+    over_best = _ratios(adaptive, [rates[best][index] for index, best in enumerate(bests)])
     return Comparison(
         throughput={
-            mode: _figure(run, statistics.mean(samples), "tok/s") for mode, samples in rates.items()
+            mode: _figure(run, statistics.median(samples), "tok/s")
+            for mode, samples in rates.items()
         },
         speedups=(
             {}
             if plain is None
             else {
-                mode: _figure(run, statistics.paired_ratio(samples, plain), "x")
+                mode: _figure(run, statistics.median(_ratios(samples, plain)), "x")
                 for mode, samples in rates.items()
             }
         ),
-        best_fixed=best,
-        over_best_fixed=_figure(
-            run, statistics.paired_ratio(rates[str(ADAPTIVE)], rates[best]), "x"
-        ),
+        best_fixed=_fastest(rates, fixed),
+        over_best_fixed=_figure(run, statistics.median(over_best), "x"),
     )
+
+
+def _fastest(rates: Rates, modes: list[str], without: int | None = None) -> str:
+    """The mode with the most in a median round; ``without`` one, if there are more."""
+
+    def typical(mode: str) -> float:
+        samples = rates[mode]
+        others = [rate for index, rate in enumerate(samples) if index != without]
+        return statistics.median(others or samples).value
+
+    return max(modes, key=typical)
+
+
+def _ratios(samples: list[float], baselines: list[float]) -> list[float]:
+    return [rate / base for rate, base in zip(samples, baselines, strict=True)]
 
 
 def _figure(run: Run, estimate: Estimate, unit: str) -> Figure:

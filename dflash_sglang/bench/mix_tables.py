@@ -13,10 +13,12 @@ from dflash_sglang.bench.records import Case, Cell, Run
 from dflash_sglang.bench.tables import Row, Table
 
 MIX_NOTE = (
-    "Output tokens/s of all users; over the whole mix, which has equally many tokens in each row, "
-    "the harmonic mean of the rows. Context is the mean length of the prompts in tokens. The best "
-    "fixed mode is the one that was measured fastest in the row, so noise alone puts it ahead of "
-    "its equals; in the last row it is the best single one for the whole mix."
+    "Output tokens/s of all users, of the median round; over the whole mix, which has equally many "
+    "tokens in each row, the harmonic mean of the rows. Context is the mean length of the prompts "
+    "in tokens. Ratios are medians of the rounds' ratios; of six rounds and more an interval of "
+    "95 % follows. The best fixed mode is the one of the row, in the last row the best single one "
+    "for the whole mix; each round is held against the one that was best in the other rounds, so "
+    "that noise does not choose it."
 )
 WIDTHS_NOTE = (
     "Steps by the nodes that they verified for each request (1 is plain decoding), as the server "
@@ -29,6 +31,7 @@ SITUATIONS_NOTE = (
     "the harmonic mean of their rows above. Context is the shortest and longest of their prompts' "
     "mean lengths in tokens."
 )
+_SHARE = 0.98  # of another mode, that adaptive decoding should come to everywhere
 _CASE = ("workload", "temperature", "load", "context")
 _WHOLE = ("the whole mix", "", "", "")
 _LabelledRow = tuple[tuple[str, ...], Comparison]
@@ -84,6 +87,7 @@ def mix_sentences(mix: Mix) -> list[str]:
         f"Adaptive over the best fixed mode of each row: {mix.mean_over_best_fixed():.3f} on "
         f"average, least {mix.cells[worst].over_best_fixed.text()} "
         f"({_name(worst)}; {mix.cells[worst].best_fixed}).",
+        _reach_sentence(mix),
         f"Over the best single fixed mode for the whole mix, {whole.best_fixed}: "
         f"{whole.over_best_fixed.text()}.",
     ]
@@ -96,6 +100,15 @@ def mix_sentences(mix: Mix) -> list[str]:
             f"{least.text()} ({_name(slowest)})."
         )
     return lines
+
+
+def _reach_sentence(mix: Mix) -> str:
+    reach, rows = mix.reach(_SHARE), len(mix.cells)
+    plain = f", {reach.plain} at {_SHARE} of plain decoding" if mix.whole.over_plain else ""
+    return (
+        f"Of {rows} rows {reach.best_fixed} are at {_SHARE} of their best fixed mode or more"
+        f"{plain}; {reach.surely_short} comparisons are below that with their whole interval."
+    )
 
 
 def widths_table(run: Run) -> Table | None:

@@ -17,6 +17,7 @@ class Preset(NamedTuple):
     workloads: list[str]
     prompts: int
     prompts_per_user: int | None
+    least_prompts: int
     max_tokens: int
     ignore_eos: bool
     temperature: str
@@ -37,6 +38,7 @@ STANDARD = Preset(
     workloads=["builtin"],
     prompts=16,
     prompts_per_user=None,
+    least_prompts=1,
     max_tokens=64,
     ignore_eos=False,
     temperature="0,1",
@@ -51,8 +53,9 @@ STANDARD = Preset(
 def mix(context_words: int) -> Preset:
     """Kinds of text, temperatures, loads and contexts that want different widths.
 
-    A short answer for each user, and contexts that all users share and find in the prefix cache,
-    since what is compared is decoding.
+    Short answers, and contexts that all users share and find in the prefix cache, since what is
+    compared is decoding. Many rounds, whose medians are held against each other: single ones are
+    seconds long, and other work on the machine can take most of them.
 
     Args:
         context_words: of the text before each prompt of the long contexts.
@@ -62,11 +65,12 @@ def mix(context_words: int) -> Preset:
         modes="plain,tree4,tree8,tree16,adaptive",
         workloads=[f"builtin:{kind}{text}" for kind in _MIX_CATEGORIES for text in texts],
         prompts_per_user=1,
+        least_prompts=4,
         max_tokens=48,
         # Equally many tokens in every cell, also where a small target ends at once.
         ignore_eos=True,
         concurrency="1,4,8,16",
-        rounds=3,
+        rounds=6,
         keep_cache=True,
         # Between two rounds nothing is evicted that the next one asks for again.
         kv_tokens=40_000,

@@ -126,6 +126,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     seed: int
     prompts_per_user: int | None = None  # None: every load is asked all prompts of a round
+    least_prompts: int = 1  # otherwise, however few the users are
     keeps_cache: bool = False  # prefix caches were not emptied before each round
 
 

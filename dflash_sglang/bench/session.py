@@ -63,6 +63,7 @@ class Plan(NamedTuple):
     ignore_eos: bool
     seed: int
     prompts_per_user: int | None = None  # None: every load is asked all prompts of a round
+    least_prompts: int = 1  # otherwise, however few the users are
     keeps_cache: bool = False  # do not empty prefix caches before each round
 
     def asked(self, case: Case, index: int) -> list[Prompt]:
@@ -70,7 +71,8 @@ class Plan(NamedTuple):
         prompts = self.prompts[case.workload]
         if self.prompts_per_user is None or case.load.concurrency is None:
             return prompts
-        count = min(len(prompts), self.prompts_per_user * case.load.concurrency)
+        wanted = max(self.least_prompts, self.prompts_per_user * case.load.concurrency)
+        count = min(len(prompts), wanted)
         start = index * count % len(prompts)
         return (prompts[start:] + prompts[:start])[:count]
 
@@ -121,6 +123,7 @@ def _run(
         rounds=plan.rounds,
         seed=plan.seed,
         prompts_per_user=plan.prompts_per_user,
+        least_prompts=plan.least_prompts,
         keeps_cache=plan.keeps_cache,
     )
     return Run(

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
 _PUBLISHED_STEPS = 4
-_PROMPT_TOKENS = 400  # of its end, which tell a prompt's domain
+_PROMPT_TOKENS = 150  # of its end, which tell a prompt's domain
 
 
 class FixedWidth:
