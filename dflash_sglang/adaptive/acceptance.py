@@ -51,7 +51,7 @@ class DraftedNodes(NamedTuple):
 class Chances(NamedTuple):
     """What drafted nodes are reckoned to be worth."""
 
-    places: tuple[Ints, Ints, Ints]  # [bs, 1], [bs, N], [bs, N]: kind, depth and size of value
+    sizes: Ints  # [bs, N] of the values, as bins
     shared: Floats  # [bs, N] as of any request
     own: Floats  # [bs, N] as of this one, the chance that the node's path is accepted
 
@@ -61,6 +61,22 @@ class Kinds(NamedTuple):
 
     rows: Ints  # [bs], the rows that the requests hold
     sampled: Ints  # [bs], 1 where the request is sampled, 0 where it is greedy
+
+
+class Calibration(NamedTuple):
+    """How the values of a batch's nodes become chances, at one moment."""
+
+    ratios: Floats  # [bs, D + 1, S] accepted by promised nodes, by depth and size of value
+    factors: Floats  # [bs, 1] of each request
+
+    def chances(self, nodes: DraftedNodes) -> Chances:
+        """The chance that each node's path is accepted; the root's is 1."""
+        sizes = np.searchsorted(_VALUE_EDGES, nodes.values)
+        requests = np.arange(len(sizes))[:, None]
+        shared = np.minimum(nodes.values * self.ratios[requests, nodes.depths, sizes], 1.0)
+        own = np.minimum(shared * self.factors, 1.0)
+        own[:, 0] = 1.0
+        return Chances(sizes, shared, own)
 
 
 class AcceptModel:
@@ -103,18 +119,12 @@ class AcceptModel:
         """Steps of these requests go by; what is learned next makes up for them."""
         self._ages[rows] += steps
 
-    def chances(self, kinds: Kinds, nodes: DraftedNodes) -> Chances:
-        """The chance that each node's path is accepted; the root's is 1."""
+    def calibration(self, kinds: Kinds) -> Calibration:
+        """What these requests' values are worth as far as is known."""
         self._welcome(kinds)
-        bins = np.searchsorted(_VALUE_EDGES, nodes.values)
-        places = kinds.sampled[:, None], nodes.depths, bins
-        ratios = _ratio(
-            self._accepted[places], self._promised[places], _SHARED_PRIOR, _PRIOR_RATIOS[bins]
-        )
-        shared = np.minimum(nodes.values * ratios, 1.0)
-        own = np.minimum(shared * self._factors(kinds.rows)[:, None], 1.0)
-        own[:, 0] = 1.0
-        return Chances(places, shared, own)
+        kind = kinds.sampled
+        ratios = _ratio(self._accepted, self._promised, _SHARED_PRIOR, _PRIOR_RATIOS)
+        return Calibration(ratios[kind], self._factors(kinds.rows)[:, None])
 
     def learn(
         self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_], chances: Chances
@@ -124,12 +134,11 @@ class AcceptModel:
         Args:
             nodes: all N drafted nodes.
             accepted: [bs, n] of the first n of them, which were verified: those of the path.
-            chances: from :meth:`chances`; ``own`` may have been lowered since.
+            chances: of the nodes; ``own`` may have been lowered since.
         """
         n = accepted.shape[1]
         hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
-        kind, depths, bins = chances.places
-        place = kind, depths[:, 1:n], bins[:, 1:n]
+        place = kinds.sampled[:, None], nodes.depths[:, 1:n], chances.sizes[:, 1:n]
         expected = chances.shared[:, 1:n].sum(axis=1)  # [bs]
         got = hits.sum(axis=1)
 

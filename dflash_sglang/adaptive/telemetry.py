@@ -38,32 +38,30 @@ class WidthLog:
         self.fixed_tokens = np.zeros(len(self.widths))
         self.fixed_ms = np.zeros(len(self.widths))
 
-    def add(
-        self,
-        width: Width,
-        tokens: int,
-        milliseconds: float,
-        curve: Floats,
-        times: Floats,
-        steps: int,
-        choosing_ms: float,
-    ) -> None:
+    def add(self, width: Width, tokens: int, milliseconds: float, steps: int) -> None:
         """Take in equal steps.
 
         Args:
             width: what was chosen.
             tokens: that the steps delivered to all requests together.
-            milliseconds: of a step, from its start to the next one's.
-            curve: [W] tokens that each width was expected to bring in a step.
-            times: [W] milliseconds that each width was expected to take for it.
+            milliseconds: of all of them, from the first one's start to that of the one behind them.
             steps: how many there were.
-            choosing_ms: what choosing their width took.
         """
         self.steps[width.nodes] += steps
         self.promised_tokens += steps * width.tokens
         self.promised_ms += steps * width.milliseconds
         self.tokens += tokens
-        self.ms += steps * milliseconds
+        self.ms += milliseconds
+
+    def compare(self, curve: Floats, times: Floats, steps: int, choosing_ms: float) -> None:
+        """Take in what was known of these steps.
+
+        Args:
+            curve: [W] tokens that each width was expected to bring in a step.
+            times: [W] milliseconds that each width was expected to take for it.
+            steps: how many there were.
+            choosing_ms: what choosing their widths took.
+        """
         self.choosing_ms += choosing_ms
         self.fixed_tokens += steps * curve
         self.fixed_ms += steps * times

@@ -1,34 +1,60 @@
-"""How long choosing takes, and for how many steps a choice is kept so that it takes few of them."""
+"""How long choosing takes, and for how many steps a plan is kept so that it takes few of them."""
 
 from __future__ import annotations
 
 from math import ceil
 
 _SHARE = 0.02  # of the steps' time, which choosing may take
-_LONGEST = 8  # steps that a choice is kept for
-_MEMORY = 0.9  # of earlier choices, kept a choice
+_LONGEST = 8  # steps that a plan is kept for
+_MEMORY = 0.9  # of earlier plans, kept a plan
 
 
 class Thrift:
     """What choices cost, as they are made beside a model that empties the processor's caches.
 
-    Measured alone, in a loop, they cost a third of that.
+    Measured alone, in a loop, they cost a third of that. A plan for some steps is made once, and
+    each of its steps chooses its own width.
     """
 
     def __init__(self) -> None:
-        self._usual = 0.0  # milliseconds of a choice
-        self._present = 0.0
+        self._planning = _Usual()
+        self._choosing = _Usual()
 
-    def spend(self, milliseconds: float) -> None:
-        """A part of the present choice took so long."""
-        self._present += milliseconds
+    def plan(self, milliseconds: float) -> None:
+        """A part of making the present plan took so long."""
+        self._planning.present += milliseconds
 
-    def settle(self) -> float:
-        """The present choice is over: its milliseconds."""
-        spent, self._present = self._present, 0.0
-        self._usual = spent if self._usual == 0 else _MEMORY * self._usual + (1 - _MEMORY) * spent
-        return spent
+    def choose(self, milliseconds: float) -> None:
+        """A part of choosing its steps' widths took so long."""
+        self._choosing.present += milliseconds
+
+    def settle(self, steps: int, *, drafted: bool) -> float:
+        """The present plan of so many steps is over: the milliseconds that it took in all.
+
+        Plain steps, for which there is next to nothing to choose, say nothing about others.
+        """
+        parts = (self._planning, 1), (self._choosing, steps)
+        return sum(part.settle(times, counts=drafted) for part, times in parts)
 
     def steps(self, step_milliseconds: float) -> int:
-        """Steps of so long that a choice is kept for, at least one."""
-        return max(1, min(_LONGEST, ceil(self._usual / (_SHARE * step_milliseconds))))
+        """Steps of so long that a plan is kept for, at least one."""
+        left = _SHARE * step_milliseconds - self._choosing.usual
+        if left <= 0:
+            return _LONGEST
+        return max(1, min(_LONGEST, ceil(self._planning.usual / left)))
+
+
+class _Usual:
+    """Milliseconds that something usually takes."""
+
+    def __init__(self) -> None:
+        self.usual = 0.0
+        self.present = 0.0
+
+    def settle(self, times: int, *, counts: bool) -> float:
+        """The present ones were for so many times."""
+        spent, self.present = self.present, 0.0
+        if counts:
+            each = spent / times
+            self.usual = each if self.usual == 0 else _MEMORY * self.usual + (1 - _MEMORY) * each
+        return spent

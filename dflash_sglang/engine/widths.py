@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dflash_sglang.adaptive.acceptance import AcceptModel, Chances, DraftedNodes, Floats, Kinds
+from dflash_sglang.adaptive.acceptance import (
+    AcceptModel,
+    Calibration,
+    Chances,
+    DraftedNodes,
+    Floats,
+    Kinds,
+)
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
 from dflash_sglang.adaptive.domain import classify, origin
 from dflash_sglang.adaptive.policy import Outlook, Width, WidthPolicy
@@ -61,24 +68,54 @@ class FixedWidth:
         """Take in what the step delivered."""
 
 
-class _Plan(NamedTuple):
-    """What a step was chosen for, kept until it is known what came of it."""
+class _Leg(NamedTuple):
+    """One step of the scheduler."""
 
     started: float  # seconds
+    width: Width
+    forwards: int = 1  # of the target, several where they are plain
+    tokens: int = 0  # that were delivered to all requests together
+    milliseconds: float = 0.0  # of all forwards, once it is over
+
+
+class _Lesson(NamedTuple):
+    """A drafted step that is learned from."""
+
+    nodes: DraftedNodes
+    chances: Chances
+
+
+class _Plan(NamedTuple):
+    """What a look at a batch decided for its next steps, and what came of those behind it."""
+
     rows: list[int]  # of the requests
-    step: Step
+    context: int  # cached tokens, all of them together
     kinds: Kinds
     outlook: Outlook
     curve: Floats  # [W] tokens that each width was expected to bring
-    width: Width
-    nodes: DraftedNodes | None = None
-    chances: Chances | None = None
-    tokens: int = 0  # that forwards with a draft delivered
-    forwards: int = 1  # of the target, the present one included
+    nodes: int  # to draft; 1: the steps are plain
+    leg: _Leg  # the present one
+    legs: tuple[_Leg, ...] = ()  # those before it
     steps: int = 1  # forwards that it is for
-    burst_end: int = 1  # the last of them without the scheduler in between
-    latest: float = 0.0  # when the present step started, in seconds
-    tokens_before: int = 0  # it
+    longest_leg: int = 1  # forwards of the present leg at most
+    calibration: Calibration | None = None  # where it drafts
+    lesson: _Lesson | None = None  # its first drafted step
+
+    @property
+    def drafts(self) -> bool:
+        return self.nodes > 1
+
+    @property
+    def left(self) -> int:
+        """Forwards that are still to come."""
+        return self.steps - self.leg.forwards - sum(leg.forwards for leg in self.legs)
+
+    def end_leg(self, now: float) -> _Plan:
+        """The present leg is over, and the next one begins."""
+        leg = self.leg._replace(milliseconds=1e3 * (now - self.leg.started))
+        if not self.drafts:
+            leg = leg._replace(tokens=len(self.rows) * leg.forwards)
+        return self._replace(legs=(*self.legs, leg), leg=_Leg(now, leg.width))
 
 
 class AdaptiveWidth:
@@ -139,118 +176,102 @@ class AdaptiveWidth:
         """A prefill comes between: the time to the next decode step is not that of the last one."""
         plan, self._plan = self._plan, None
         self._bursts.after_prefill()
-        if plan is None:
-            return
-        if plan.step.nodes > 1 and plan.forwards > 1:
-            before = plan._replace(forwards=plan.forwards - 1, tokens=plan.tokens_before)
-            self._settle(before, plan.latest)
-        else:
-            self._thrift.settle()
+        if plan is not None:
+            self._settle(plan)
 
     def nodes(self, batch: ScheduleBatch) -> int:
         """Nodes of the tree to draft, root included; 1: the step decodes plainly."""
         now, plan = perf_counter(), self._plan
         rows = [request.kv.req_pool_idx for request in batch.reqs]
-        if plan is not None and plan.rows == rows and plan.forwards < plan.steps:
-            self._plan = plan._replace(
-                forwards=plan.forwards + 1, latest=now, tokens_before=plan.tokens
-            )
-            if plan.step.nodes == 1:
-                self._begin_burst(batch)
-            return plan.step.nodes
         if plan is not None:
-            self._settle(plan, now)
+            plan = plan.end_leg(now)
+            if plan.rows == rows and plan.left >= 0:
+                self._plan = plan
+                self._thrift.choose(_milliseconds_since(now))
+                return self._begin(batch)
+            self._settle(plan)
+        self._plan = self._look_ahead(batch, rows, now)
+        self._thrift.plan(_milliseconds_since(now))
+        return self._begin(batch)
+
+    def _look_ahead(self, batch: ScheduleBatch, rows: list[int], now: float) -> _Plan:
+        """Whether the batch's next steps draft, and how many do not."""
         kinds, context = _kinds(batch, rows), int(batch.seq_lens_cpu.sum())
-        bs = len(rows)
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
         outlook = self._policy.look_ahead(remembered, context)
         may_draft = self._limits.may_speculate(batch.reqs)
         steps = self._agree(outlook.rest if may_draft else outlook.longest)
-        plain = Width(1, float(bs), float(outlook.times[0]))
-        self._plan = _Plan(
-            now, rows, Step(bs, 1, context), kinds, outlook, remembered.sum(axis=0), plain
-        )
-        nodes = 1
+        plain = Width(1, float(len(rows)), float(outlook.times[0]))
+        curve = remembered.sum(axis=0)
+        plan = _Plan(rows, context, kinds, outlook, curve, nodes=1, leg=_Leg(now, plain))
         if steps == 0:
-            nodes = self._agree(outlook.ceiling)
-        else:
-            self._plan = self._plan._replace(steps=steps)
-            self._begin_burst(batch)
-            self._model.grow_older(kinds.rows, steps)
-        self._spend_since(now)
-        return nodes
+            nodes, calibration = self._agree(outlook.ceiling), self._model.calibration(kinds)
+            return plan._replace(nodes=nodes, calibration=calibration)
+        self._model.grow_older(kinds.rows, steps)
+        return plan._replace(steps=steps)
 
-    def _begin_burst(self, batch: ScheduleBatch) -> None:
-        """Plain forwards begin: as many in a row as the plan still has and the batch allows."""
+    def _begin(self, batch: ScheduleBatch) -> int:
+        """A leg begins: nodes of its tree; plain forwards take as many in a row as may be."""
         plan = self._plan
         assert plan is not None
-        longest = min(self._bursts.longest(batch), self._room)
-        end = min(plan.steps, plan.forwards - 1 + longest)
-        self._plan = plan._replace(burst_end=end)
+        if not plan.drafts:
+            longest = min(self._bursts.longest(batch), self._room, 1 + plan.left)
+            self._plan = plan._replace(longest_leg=longest)
+        return plan.nodes
 
     def goes_on(self, batch: ScheduleBatch, tokens: torch.Tensor) -> bool:
         """Whether a plain step, which brought these tokens [bs] int64, is followed by another."""
         plan = self._plan
         assert plan is not None, "nodes() comes before goes_on()"
-        if self._bursts.ends(batch, tokens) or plan.forwards >= plan.burst_end:
+        if self._bursts.ends(batch, tokens) or plan.leg.forwards >= plan.longest_leg:
             return False
-        self._plan = plan._replace(forwards=plan.forwards + 1)
+        self._plan = plan._replace(leg=plan.leg._replace(forwards=plan.leg.forwards + 1))
         return True
 
     def cut(self, tree: DraftTree) -> DraftTree:
         """The part of the drafted tree that is verified."""
-        plan = self._plan
-        assert plan is not None, "nodes() comes before cut()"
-        if plan.nodes is not None:
-            return tree  # of a width that is kept
-        now = perf_counter()
+        now, plan = perf_counter(), self._plan
+        assert plan is not None and plan.calibration is not None, "nodes() comes before cut()"
         nodes = DraftedNodes(tree.depths.numpy(), tree.log_values.exp().double().numpy())
-        chances = self._model.chances(plan.kinds, nodes)
+        chances = plan.calibration.chances(nodes)
         own = self._limits.chances(plan.kinds.rows, nodes.depths, chances.own)
-        chances = chances._replace(own=own)
         width = self._policy.choose(own, plan.outlook)
         width = width._replace(nodes=self._agree(width.nodes))
-        steps = self._steps(width)
-        self._model.grow_older(plan.kinds.rows, steps)
-        self._plan = plan._replace(
-            step=plan.step._replace(nodes=width.nodes),
-            width=width,
-            nodes=nodes,
-            chances=chances,
-            steps=steps,
-        )
-        self._spend_since(now)
+        plan = plan._replace(leg=plan.leg._replace(width=width))
+        if plan.lesson is None:
+            steps = self._agree(self._thrift.steps(width.milliseconds))
+            self._model.grow_older(plan.kinds.rows, steps)
+            plan = plan._replace(steps=steps, lesson=_Lesson(nodes, chances._replace(own=own)))
+        self._plan = plan
+        self._thrift.choose(_milliseconds_since(now))
         return first_nodes(tree, width.nodes)
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
         plan = self._plan
-        if plan is None or plan.nodes is None or plan.chances is None:
+        if plan is None or plan.lesson is None:
             return
         now = perf_counter()
-        if plan.forwards == 1:
+        if not plan.legs:
             path = verdict.node_path.numpy()  # [bs, D + 1]
             requests, depths = np.nonzero(path >= 0)
-            accepted = np.zeros((path.shape[0], plan.step.nodes), dtype=bool)
+            accepted = np.zeros((path.shape[0], plan.leg.width.nodes), dtype=bool)
             accepted[requests, path[requests, depths]] = True
-            self._model.learn(plan.kinds, plan.nodes, accepted, plan.chances)
-        self._plan = plan._replace(tokens=plan.tokens + int(verdict.accept_lens.sum()))
-        self._spend_since(now)
+            self._model.learn(plan.kinds, plan.lesson.nodes, accepted, plan.lesson.chances)
+        self._plan = plan._replace(leg=plan.leg._replace(tokens=int(verdict.accept_lens.sum())))
+        self._thrift.plan(_milliseconds_since(now))
 
-    def _steps(self, width: Width) -> int:
-        """Steps that a choice of this width is kept for."""
-        return self._agree(self._thrift.steps(width.milliseconds))
-
-    def _spend_since(self, moment: float) -> None:
-        self._thrift.spend(1e3 * (perf_counter() - moment))
-
-    def _settle(self, plan: _Plan, ended: float) -> None:
-        """Take in what a plan's steps took."""
-        took = 1e3 * (ended - plan.started) / plan.forwards
-        self._costs.correct(Measured(plan.step, took))
-        tokens = plan.tokens or plan.step.requests * plan.forwards
-        times, choosing = plan.outlook.times, self._thrift.settle()
-        self._recent.add(plan.width, tokens, took, plan.curve, times, plan.forwards, choosing)
+    def _settle(self, plan: _Plan) -> None:
+        """Take in what a plan's finished legs took."""
+        choosing = self._thrift.settle(max(len(plan.legs), 1), drafted=plan.drafts)
+        for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
+            alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
+            took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)
+            self._costs.correct(Measured(Step(len(plan.rows), nodes, plan.context), took))
+        for leg in plan.legs:
+            self._recent.add(leg.width, leg.tokens, leg.milliseconds, leg.forwards)
+        forwards = sum(leg.forwards for leg in plan.legs)
+        self._recent.compare(plan.curve, plan.outlook.times, forwards, choosing)
         if self._recent.count < _PUBLISHED_STEPS:
             return
         if self._metrics is not None:
@@ -264,6 +285,10 @@ class AdaptiveWidth:
     def _agree(self, choice: int) -> int:
         """Times differ between ranks, widths must not."""
         return first_ranks(choice, self._group)
+
+
+def _milliseconds_since(moment: float) -> float:
+    return 1e3 * (perf_counter() - moment)
 
 
 def _kinds(batch: ScheduleBatch, rows: list[int]) -> Kinds:

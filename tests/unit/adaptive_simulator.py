@@ -157,7 +157,7 @@ def serve(
             drawn = [text.step(rng) for text in texts]
             parts = zip(*(d[0] for d in drawn), strict=True)
             nodes = DraftedNodes(*(np.concatenate(part)[:, : outlook.ceiling] for part in parts))
-            chances = model.chances(kinds, nodes)
+            chances = model.calibration(kinds).chances(nodes)
             width = policy.choose(chances.own, outlook).nodes
             accepted = np.stack([accepted_nodes(one, true, rng) for one, true in drawn])
             gained = sum(true[:width].sum() for _, true in drawn)

@@ -3,7 +3,7 @@
     python tests/unit/measure_width_policy.py
 
 Beside a model, whose weights empty the processor's caches at every step, it is about three times as
-much: that is measured in the server itself, which keeps its choices accordingly long
+much: that is measured in the server itself, which keeps its plans accordingly long
 (``adaptive.thrift``).
 """
 
@@ -40,7 +40,8 @@ def microseconds(bs: int, nodes: int) -> float:
                 widths.cut(trees[drafted_nodes - 1])
                 widths.learn(delivered)
             limits.bound(requests, rows, trees[0])
-            clock.seconds += 1e-3 * widths._plan.forwards * widths._plan.width.milliseconds
+            leg = widths._plan.leg
+            clock.seconds += 1e-3 * leg.forwards * leg.width.milliseconds
         took = time.process_time() - started
     assert drafted > 0.9 * _STEPS, f"only {drafted} of {_STEPS} steps drafted"
     return 1e6 * took / _STEPS

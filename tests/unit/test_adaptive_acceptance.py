@@ -25,11 +25,11 @@ def model_with(domains):
 def decode(model, accepted, steps, **kind):
     for _ in range(steps):
         model.grow_older(kinds(**kind).rows, 1)
-        model.learn(kinds(**kind), NODES, accepted, model.chances(kinds(**kind), NODES))
+        model.learn(kinds(**kind), NODES, accepted, model.calibration(kinds(**kind)).chances(NODES))
 
 
 def chances_of(model, **kind):
-    return model.chances(kinds(**kind), NODES).own
+    return model.calibration(kinds(**kind)).chances(NODES).own
 
 
 def test_before_anything_was_seen_unlikely_nodes_are_worth_less_than_their_value():
@@ -75,7 +75,9 @@ def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
     model.grow_older(kinds().rows, 30)
-    poor = model.chances(kinds(), NODES)._replace(own=np.array([[1.0, 0.01, 0.01, 0.01]]))
+    poor = (
+        model.calibration(kinds()).chances(NODES)._replace(own=np.array([[1.0, 0.01, 0.01, 0.01]]))
+    )
     model.learn(kinds(), NODES, NONE, poor)
     assert model.remembered(kinds())[0, -1] < 1.1
 
@@ -85,8 +87,8 @@ def test_nodes_that_were_not_verified_teach_nothing():
     decode(model, ALL[:, :2], 20)
     decode(other, ALL[:, :2], 20)
     misled = DraftedNodes(NODES.depths, np.array([[1.0, 0.8, 0.0, 0.0]]))
-    other.learn(kinds(), misled, ALL[:, :2], other.chances(kinds(), NODES))
-    model.learn(kinds(), NODES, ALL[:, :2], model.chances(kinds(), NODES))
+    other.learn(kinds(), misled, ALL[:, :2], other.calibration(kinds()).chances(NODES))
+    model.learn(kinds(), NODES, ALL[:, :2], model.calibration(kinds()).chances(NODES))
     assert chances_of(model) == pytest.approx(chances_of(other))
 
 

@@ -25,14 +25,14 @@ class Chosen:
         self.requests = [request(0), request(1)]
         limits.admit(self.requests)
         self.widths.admit(self.requests)
-        self.choices = 0
-        choose = self.widths._policy.choose
+        self.plans = 0
+        look_ahead = self.widths._policy.look_ahead
 
         def counted(*args: Any) -> Any:
-            self.choices += 1
-            return choose(*args)
+            self.plans += 1
+            return look_ahead(*args)
 
-        monkeypatch.setattr(self.widths._policy, "choose", counted)
+        monkeypatch.setattr(self.widths._policy, "look_ahead", counted)
 
     def step(self, requests: list[Any] | None = None) -> int:
         """Nodes that a drafted step verifies; 1 for a plain one."""
@@ -56,46 +56,70 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Chosen:
     return found
 
 
-def kept_steps(chosen: Chosen) -> list[int]:
-    """Nodes of the drafted steps of one choice, the first of them left out."""
-    before = chosen.choices
-    while chosen.choices == before:
+def drafted_plan(chosen: Chosen) -> int:
+    """Steps of the first plan that drafts, all but the last of which were made."""
+    while True:
         chosen.step()
+        plan = chosen.widths._plan
+        if plan.drafts and plan.steps >= 3 and not plan.legs:
+            break
+    for _ in range(plan.steps - 2):
+        chosen.step()
+    return plan.steps
+
+
+def test_a_dear_plan_is_kept_for_some_steps(chosen: Chosen) -> None:
+    steps, before = drafted_plan(chosen), chosen.plans
+    assert steps >= 3
+    chosen.step()
+    assert chosen.plans == before
+    chosen.step()
+    assert chosen.plans == before + 1
+
+
+def test_every_step_of_a_plan_has_the_width_that_its_own_tree_is_worth(chosen: Chosen) -> None:
+    drafted_plan(chosen)
+    batch = batch_of(chosen.requests)
     found = []
-    while chosen.choices == before + 1:
-        found.append(chosen.step())
-    drafted = [nodes for nodes in found if nodes > 1]  # plain decoding is tried in between
-    return drafted[:-1]  # the last of them was the next choice's
+    for loss in (0.01, 5.0):
+        chosen.widths.admit([])
+        while chosen.widths.nodes(batch) == 1:
+            chosen.widths.admit([])
+        for _ in range(2):  # the first step of a plan, and one behind it
+            tree = chain(2, chosen.widths._plan.nodes)
+            tree = tree._replace(log_values=tree.log_values * loss / 0.2)
+            found.append(chosen.widths.cut(tree).tokens.shape[1])
+            chosen.widths.learn(verdict(2))
+            chosen.widths._plan = chosen.widths._plan._replace(steps=9)
+            assert chosen.widths.nodes(batch) > 1
+    good, poor = found[:2], found[2:]
+    assert min(good) > max(poor)
 
 
-def test_a_width_whose_choice_is_dear_is_kept_for_some_steps(chosen: Chosen) -> None:
-    kept = kept_steps(chosen)
-    assert len(kept) >= 3
-    assert len(set(kept)) == 1 and kept[0] > 1
-
-
-def test_other_requests_are_chosen_for_at_once(chosen: Chosen) -> None:
-    kept_steps(chosen)
-    before = chosen.choices
+def test_other_requests_are_planned_for_at_once(chosen: Chosen) -> None:
+    drafted_plan(chosen)
+    before = chosen.plans
     chosen.step(chosen.requests[:1])
-    assert chosen.choices == before + 1 or chosen.widths._plan.step.nodes == 1
+    assert chosen.plans == before + 1
     assert chosen.widths._plan.rows == [0]
 
 
-def test_nothing_is_kept_beyond_a_prefill_but_what_its_whole_steps_took(
+def test_nothing_is_kept_beyond_a_prefill_but_what_whole_steps_took(
     chosen: Chosen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept_steps(chosen)
-    while (plan := chosen.widths._plan).forwards < 3 or plan.step.nodes == 1:
-        chosen.step()
+    drafted_plan(chosen)
+    plan = chosen.widths._plan
     corrected: list[Any] = []
     monkeypatch.setattr(chosen.widths._costs, "correct", corrected.append)
     chosen.widths.admit([request(2)])
     assert chosen.widths._plan is None
-    [measured] = corrected
-    assert measured.step == plan.step
-    took = 1e3 * (plan.latest - plan.started) / (plan.forwards - 1)
-    assert measured.milliseconds == pytest.approx(took)
+    assert plan.legs
+    for measured in corrected:
+        alike = [leg for leg in plan.legs if leg.width.nodes == measured.step.nodes]
+        took = sum(leg.milliseconds for leg in alike) / len(alike)
+        assert measured.milliseconds == pytest.approx(took)
+    widths = [measured.step.nodes for measured in corrected]
+    assert sorted(widths) == sorted({leg.width.nodes for leg in plan.legs})
 
 
 def test_plain_steps_that_the_host_must_see_are_decided_together_all_the_same(
@@ -118,24 +142,41 @@ def test_plain_steps_that_the_host_must_see_are_decided_together_all_the_same(
     assert len(decided) == 2
 
 
-def test_tokens_of_kept_steps_are_counted(chosen: Chosen) -> None:
-    kept_steps(chosen)
+def test_tokens_of_every_step_are_counted(chosen: Chosen) -> None:
+    drafted_plan(chosen)
     plan = chosen.widths._plan
-    assert plan.tokens == 2 * 2 * plan.forwards
+    assert [leg.tokens for leg in (*plan.legs, plan.leg)] == [2 * 2] * (len(plan.legs) + 1)
 
 
 @pytest.mark.parametrize("step_ms", [3.0, 12.0, 60.0])
-@pytest.mark.parametrize("choice_ms", [0.1, 0.8, 2.0])
-def test_choosing_takes_two_per_cent_of_a_choices_steps_or_the_longest_time(
-    choice_ms: float, step_ms: float
+@pytest.mark.parametrize("plan_ms", [0.1, 0.8, 2.0])
+@pytest.mark.parametrize("choice_ms", [0.0, 0.05])
+def test_choosing_takes_two_per_cent_of_a_plans_steps_or_the_longest_time(
+    plan_ms: float, choice_ms: float, step_ms: float
 ) -> None:
     thrift = Thrift()
     assert thrift.steps(step_ms) == 1  # nothing is known of the first
     for _ in range(3):
-        thrift.spend(choice_ms / 2)
-        thrift.spend(choice_ms / 2)
-        assert thrift.settle() == pytest.approx(choice_ms)
+        thrift.plan(plan_ms / 2)
+        thrift.plan(plan_ms / 2)
+        thrift.choose(4 * choice_ms)
+        assert thrift.settle(4, drafted=True) == pytest.approx(plan_ms + 4 * choice_ms)
     steps = thrift.steps(step_ms)
     assert 1 <= steps <= 8
-    assert choice_ms <= 0.02 * steps * step_ms * 1.001 or steps == 8
-    assert steps == 1 or choice_ms > 0.02 * (steps - 1) * step_ms
+
+    def spent(steps: int) -> float:
+        return plan_ms + steps * choice_ms
+
+    assert spent(steps) <= 0.02 * steps * step_ms * 1.001 or steps == 8
+    assert steps == 1 or spent(steps - 1) > 0.02 * (steps - 1) * step_ms
+
+
+def test_plain_steps_say_nothing_of_what_choosing_among_drafts_costs() -> None:
+    thrift = Thrift()
+    thrift.plan(0.8)
+    thrift.settle(4, drafted=True)
+    before = thrift.steps(12.0)
+    for _ in range(20):
+        thrift.plan(0.01)
+        assert thrift.settle(8, drafted=False) == pytest.approx(0.01)
+    assert thrift.steps(12.0) == before
