@@ -102,7 +102,8 @@ class AcceptModel:
         self._centres = np.ones(rows)
         self._row_promised, self._row_accepted = np.zeros(rows), np.zeros(rows)
         self._curves = np.zeros((rows, len(widths)))
-        self._ages = np.zeros(rows)  # steps since a request was last drafted for
+        # Steps since a request was last learned from, and since its curve was last renewed.
+        self._ages = np.zeros((2, rows))
 
     def restart(self, rows: Ints, origins: Ints) -> None:
         """New requests in these rows, [n] each; ``origins`` as ``adaptive.domain`` counts them."""
@@ -116,8 +117,8 @@ class AcceptModel:
         return self._curves[kinds.rows]
 
     def grow_older(self, rows: Ints, steps: int) -> None:
-        """Steps of these requests go by; what is learned next makes up for them."""
-        self._ages[rows] += steps
+        """Steps of these requests went by; what is learned next makes up for them."""
+        self._ages[:, rows] += steps
 
     def calibration(self, kinds: Kinds) -> Calibration:
         """What these requests' values are worth as far as is known."""
@@ -134,7 +135,7 @@ class AcceptModel:
         Args:
             nodes: all N drafted nodes.
             accepted: [bs, n] of the first n of them, which were verified: those of the path.
-            chances: of the nodes; ``own`` may have been lowered since.
+            chances: of the nodes.
         """
         n = accepted.shape[1]
         hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
@@ -152,13 +153,22 @@ class AcceptModel:
             total *= _SHARED_MEMORY
             np.add.at(total, origin, step)
 
-        rows, ages = kinds.rows, self._ages[kinds.rows]
-        keep = _REQUEST_MEMORY**ages  # [bs]
+        rows = kinds.rows
+        keep = _REQUEST_MEMORY ** self._ages[0, rows]  # [bs]
         self._row_promised[rows] = keep * self._row_promised[rows] + expected
         self._row_accepted[rows] = keep * self._row_accepted[rows] + got
-        news = (1 - _CURVE_MEMORY**ages)[:, None]
-        self._curves[rows] += news * (self._curve(chances.own) - self._curves[rows])
-        self._ages[rows] = 0
+        self._ages[0, rows] = 0
+
+    def remember(self, kinds: Kinds, chances: Floats) -> None:
+        """Take in what trees were expected to bring at each width.
+
+        Args:
+            chances: [bs, N] of their nodes, the mean of some steps.
+        """
+        rows, origin = kinds.rows, (self._origins[kinds.rows], kinds.sampled)
+        news = (1 - _CURVE_MEMORY ** self._ages[1, rows])[:, None]
+        self._curves[rows] += news * (self._curve(chances) - self._curves[rows])
+        self._ages[1, rows] = 0
         drift = self._curves[rows] - self._origin_curves[origin]
         np.add.at(self._origin_curves, origin, _ORIGIN_SHARE * drift)
 
@@ -178,7 +188,7 @@ class AcceptModel:
             self._origin_accepted[origin], self._origin_promised[origin], _REQUEST_PRIOR, 1.0
         )
         self._curves[rows] = self._origin_curves[origin]
-        self._ages[rows] = 0
+        self._ages[:, rows] = 0
         self._is_new[rows] = False
 
     def _factors(self, rows: Ints) -> Floats:

@@ -19,6 +19,7 @@ class Thrift:
     def __init__(self) -> None:
         self._planning = _Usual()
         self._choosing = _Usual()
+        self._kept = 1.0  # share of a plan's steps that come about; requests end, others begin
 
     def plan(self, milliseconds: float) -> None:
         """A part of making the present plan took so long."""
@@ -28,12 +29,14 @@ class Thrift:
         """A part of choosing its steps' widths took so long."""
         self._choosing.present += milliseconds
 
-    def settle(self, steps: int, *, drafted: bool) -> float:
-        """The present plan of so many steps is over: the milliseconds that it took in all.
+    def settle(self, steps: int, planned: int, *, drafted: bool) -> float:
+        """The present plan is over, after so many of its steps: the milliseconds that it took.
 
         Plain steps, for which there is next to nothing to choose, say nothing about others.
         """
-        parts = (self._planning, 1), (self._choosing, steps)
+        if drafted:
+            self._kept += (1 - _MEMORY) * (steps / planned - self._kept)
+        parts = (self._planning, 1), (self._choosing, max(steps, 1))
         return sum(part.settle(times, counts=drafted) for part, times in parts)
 
     def steps(self, step_milliseconds: float) -> int:
@@ -41,7 +44,7 @@ class Thrift:
         left = _SHARE * step_milliseconds - self._choosing.usual
         if left <= 0:
             return _LONGEST
-        return max(1, min(_LONGEST, ceil(self._planning.usual / left)))
+        return max(1, min(_LONGEST, ceil(self._planning.usual / left / self._kept)))
 
 
 class _Usual:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -68,7 +69,8 @@ class FixedWidth:
         """Take in what the step delivered."""
 
 
-class _Leg(NamedTuple):
+@dataclass(slots=True)
+class _Leg:
     """One step of the scheduler."""
 
     started: float  # seconds
@@ -78,14 +80,8 @@ class _Leg(NamedTuple):
     milliseconds: float = 0.0  # of all forwards, once it is over
 
 
-class _Lesson(NamedTuple):
-    """A drafted step that is learned from."""
-
-    nodes: DraftedNodes
-    chances: Chances
-
-
-class _Plan(NamedTuple):
+@dataclass(slots=True)
+class _Plan:
     """What a look at a batch decided for its next steps, and what came of those behind it."""
 
     rows: list[int]  # of the requests
@@ -95,11 +91,13 @@ class _Plan(NamedTuple):
     curve: Floats  # [W] tokens that each width was expected to bring
     nodes: int  # to draft; 1: the steps are plain
     leg: _Leg  # the present one
-    legs: tuple[_Leg, ...] = ()  # those before it
+    legs: list[_Leg] = field(default_factory=list)  # those before it
     steps: int = 1  # forwards that it is for
     longest_leg: int = 1  # forwards of the present leg at most
     calibration: Calibration | None = None  # where it drafts
-    lesson: _Lesson | None = None  # its first drafted step
+    drafted: list[Floats] = field(default_factory=list)  # [bs, N] chances of each leg's nodes
+    lesson_at: int = 0  # leg that is learned from
+    lesson: tuple[DraftedNodes, Chances] | None = None  # of that leg
 
     @property
     def drafts(self) -> bool:
@@ -110,12 +108,14 @@ class _Plan(NamedTuple):
         """Forwards that are still to come."""
         return self.steps - self.leg.forwards - sum(leg.forwards for leg in self.legs)
 
-    def end_leg(self, now: float) -> _Plan:
+    def end_leg(self, now: float) -> None:
         """The present leg is over, and the next one begins."""
-        leg = self.leg._replace(milliseconds=1e3 * (now - self.leg.started))
+        leg = self.leg
+        leg.milliseconds = 1e3 * (now - leg.started)
         if not self.drafts:
-            leg = leg._replace(tokens=len(self.rows) * leg.forwards)
-        return self._replace(legs=(*self.legs, leg), leg=_Leg(now, leg.width))
+            leg.tokens = len(self.rows) * leg.forwards
+        self.legs.append(leg)
+        self.leg = _Leg(now, leg.width)
 
 
 class AdaptiveWidth:
@@ -155,6 +155,7 @@ class AdaptiveWidth:
         self._metrics = metrics
         self._log, self._recent = WidthLog(self._widths), WidthLog(self._widths)
         self._plan: _Plan | None = None
+        self._lessons = 0
         self._rids: dict[int, str] = {}  # of the request in each row
 
     def admit(self, requests: list[Req]) -> None:
@@ -184,15 +185,17 @@ class AdaptiveWidth:
         now, plan = perf_counter(), self._plan
         rows = [request.kv.req_pool_idx for request in batch.reqs]
         if plan is not None:
-            plan = plan.end_leg(now)
-            if plan.rows == rows and plan.left >= 0:
-                self._plan = plan
-                self._thrift.choose(_milliseconds_since(now))
-                return self._begin(batch)
-            self._settle(plan)
-        self._plan = self._look_ahead(batch, rows, now)
-        self._thrift.plan(_milliseconds_since(now))
-        return self._begin(batch)
+            plan.end_leg(now)
+        if plan is not None and plan.rows == rows and plan.left >= 0:
+            self._thrift.choose(_milliseconds_since(now))
+        else:
+            if plan is not None:
+                self._settle(plan)
+            plan = self._plan = self._look_ahead(batch, rows, now)
+            self._thrift.plan(_milliseconds_since(now))
+        if not plan.drafts:
+            plan.longest_leg = min(self._bursts.longest(batch), self._room, 1 + plan.left)
+        return plan.nodes
 
     def _look_ahead(self, batch: ScheduleBatch, rows: list[int], now: float) -> _Plan:
         """Whether the batch's next steps draft, and how many do not."""
@@ -205,19 +208,11 @@ class AdaptiveWidth:
         curve = remembered.sum(axis=0)
         plan = _Plan(rows, context, kinds, outlook, curve, nodes=1, leg=_Leg(now, plain))
         if steps == 0:
-            nodes, calibration = self._agree(outlook.ceiling), self._model.calibration(kinds)
-            return plan._replace(nodes=nodes, calibration=calibration)
-        self._model.grow_older(kinds.rows, steps)
-        return plan._replace(steps=steps)
-
-    def _begin(self, batch: ScheduleBatch) -> int:
-        """A leg begins: nodes of its tree; plain forwards take as many in a row as may be."""
-        plan = self._plan
-        assert plan is not None
-        if not plan.drafts:
-            longest = min(self._bursts.longest(batch), self._room, 1 + plan.left)
-            self._plan = plan._replace(longest_leg=longest)
-        return plan.nodes
+            plan.nodes = self._agree(outlook.ceiling)
+            plan.calibration = self._model.calibration(kinds)
+        else:
+            plan.steps = steps
+        return plan
 
     def goes_on(self, batch: ScheduleBatch, tokens: torch.Tensor) -> bool:
         """Whether a plain step, which brought these tokens [bs] int64, is followed by another."""
@@ -225,52 +220,62 @@ class AdaptiveWidth:
         assert plan is not None, "nodes() comes before goes_on()"
         if self._bursts.ends(batch, tokens) or plan.leg.forwards >= plan.longest_leg:
             return False
-        self._plan = plan._replace(leg=plan.leg._replace(forwards=plan.leg.forwards + 1))
+        plan.leg.forwards += 1
         return True
 
     def cut(self, tree: DraftTree) -> DraftTree:
         """The part of the drafted tree that is verified."""
         now, plan = perf_counter(), self._plan
         assert plan is not None and plan.calibration is not None, "nodes() comes before cut()"
-        nodes = DraftedNodes(tree.depths.numpy(), tree.log_values.exp().double().numpy())
+        values = np.exp(tree.log_values.numpy(), dtype=np.float64)
+        nodes = DraftedNodes(tree.depths.numpy(), values)
         chances = plan.calibration.chances(nodes)
         own = self._limits.chances(plan.kinds.rows, nodes.depths, chances.own)
         width = self._policy.choose(own, plan.outlook)
         width = width._replace(nodes=self._agree(width.nodes))
-        plan = plan._replace(leg=plan.leg._replace(width=width))
-        if plan.lesson is None:
-            steps = self._agree(self._thrift.steps(width.milliseconds))
-            self._model.grow_older(plan.kinds.rows, steps)
-            plan = plan._replace(steps=steps, lesson=_Lesson(nodes, chances._replace(own=own)))
-        self._plan = plan
+        plan.leg.width = width
+        if not plan.drafted:
+            plan.steps = self._agree(self._thrift.steps(width.milliseconds))
+            # In turn, since an answer's first steps are unlike its later ones.
+            plan.lesson_at = self._lessons % plan.steps
+            self._lessons += 1
+        if len(plan.drafted) == plan.lesson_at:
+            plan.lesson = nodes, chances
+        plan.drafted.append(own)
         self._thrift.choose(_milliseconds_since(now))
         return first_nodes(tree, width.nodes)
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
         plan = self._plan
-        if plan is None or plan.lesson is None:
+        if plan is None or not plan.drafted:
             return
         now = perf_counter()
-        if not plan.legs:
+        plan.leg.tokens = int(verdict.accept_lens.sum())
+        if plan.lesson is not None:
             path = verdict.node_path.numpy()  # [bs, D + 1]
             requests, depths = np.nonzero(path >= 0)
             accepted = np.zeros((path.shape[0], plan.leg.width.nodes), dtype=bool)
             accepted[requests, path[requests, depths]] = True
-            self._model.learn(plan.kinds, plan.lesson.nodes, accepted, plan.lesson.chances)
-        self._plan = plan._replace(leg=plan.leg._replace(tokens=int(verdict.accept_lens.sum())))
+            nodes, chances = plan.lesson
+            self._model.learn(plan.kinds, nodes, accepted, chances)
+            plan.lesson = None
         self._thrift.plan(_milliseconds_since(now))
 
     def _settle(self, plan: _Plan) -> None:
-        """Take in what a plan's finished legs took."""
-        choosing = self._thrift.settle(max(len(plan.legs), 1), drafted=plan.drafts)
+        """Take in what a plan's finished legs took and brought."""
+        forwards = sum(leg.forwards for leg in plan.legs)
+        choosing = self._thrift.settle(len(plan.legs), plan.steps, drafted=plan.drafts)
+        self._model.grow_older(plan.kinds.rows, forwards)
+        if plan.legs and plan.drafts:
+            mean = np.mean(plan.drafted[: len(plan.legs)], axis=0)
+            self._model.remember(plan.kinds, mean)
         for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
             alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
             took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)
             self._costs.correct(Measured(Step(len(plan.rows), nodes, plan.context), took))
         for leg in plan.legs:
             self._recent.add(leg.width, leg.tokens, leg.milliseconds, leg.forwards)
-        forwards = sum(leg.forwards for leg in plan.legs)
         self._recent.compare(plan.curve, plan.outlook.times, forwards, choosing)
         if self._recent.count < _PUBLISHED_STEPS:
             return

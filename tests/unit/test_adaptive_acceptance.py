@@ -25,7 +25,9 @@ def model_with(domains):
 def decode(model, accepted, steps, **kind):
     for _ in range(steps):
         model.grow_older(kinds(**kind).rows, 1)
-        model.learn(kinds(**kind), NODES, accepted, model.calibration(kinds(**kind)).chances(NODES))
+        chances = model.calibration(kinds(**kind)).chances(NODES)
+        model.learn(kinds(**kind), NODES, accepted, chances)
+        model.remember(kinds(**kind), chances.own)
 
 
 def chances_of(model, **kind):
@@ -75,10 +77,7 @@ def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
     model.grow_older(kinds().rows, 30)
-    poor = (
-        model.calibration(kinds()).chances(NODES)._replace(own=np.array([[1.0, 0.01, 0.01, 0.01]]))
-    )
-    model.learn(kinds(), NODES, NONE, poor)
+    model.remember(kinds(), np.array([[1.0, 0.01, 0.01, 0.01]]))
     assert model.remembered(kinds())[0, -1] < 1.1
 
 

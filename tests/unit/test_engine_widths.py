@@ -90,7 +90,7 @@ def test_every_step_of_a_plan_has_the_width_that_its_own_tree_is_worth(chosen: C
             tree = tree._replace(log_values=tree.log_values * loss / 0.2)
             found.append(chosen.widths.cut(tree).tokens.shape[1])
             chosen.widths.learn(verdict(2))
-            chosen.widths._plan = chosen.widths._plan._replace(steps=9)
+            chosen.widths._plan.steps = 9
             assert chosen.widths.nodes(batch) > 1
     good, poor = found[:2], found[2:]
     assert min(good) > max(poor)
@@ -160,7 +160,7 @@ def test_choosing_takes_two_per_cent_of_a_plans_steps_or_the_longest_time(
         thrift.plan(plan_ms / 2)
         thrift.plan(plan_ms / 2)
         thrift.choose(4 * choice_ms)
-        assert thrift.settle(4, drafted=True) == pytest.approx(plan_ms + 4 * choice_ms)
+        assert thrift.settle(4, 4, drafted=True) == pytest.approx(plan_ms + 4 * choice_ms)
     steps = thrift.steps(step_ms)
     assert 1 <= steps <= 8
 
@@ -174,9 +174,46 @@ def test_choosing_takes_two_per_cent_of_a_plans_steps_or_the_longest_time(
 def test_plain_steps_say_nothing_of_what_choosing_among_drafts_costs() -> None:
     thrift = Thrift()
     thrift.plan(0.8)
-    thrift.settle(4, drafted=True)
+    thrift.settle(4, 4, drafted=True)
     before = thrift.steps(12.0)
     for _ in range(20):
         thrift.plan(0.01)
-        assert thrift.settle(8, drafted=False) == pytest.approx(0.01)
+        assert thrift.settle(8, 8, drafted=False) == pytest.approx(0.01)
     assert thrift.steps(12.0) == before
+
+
+def test_plans_whose_requests_end_early_are_made_longer() -> None:
+    whole, cut_short = Thrift(), Thrift()
+    for _ in range(40):
+        for thrift, steps in ((whole, 4), (cut_short, 2)):
+            thrift.plan(0.8)
+            thrift.settle(steps, 4, drafted=True)
+    assert whole.steps(20.0) == 2
+    assert cut_short.steps(20.0) == 4
+
+
+def test_all_steps_of_a_plan_are_learned_from_in_turn(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught: list[int] = []
+    monkeypatch.setattr(
+        chosen.widths._model, "learn", lambda *_: taught.append(len(chosen.widths._plan.legs))
+    )
+    while len(taught) < 40:
+        chosen.step()
+    assert set(range(4)) <= set(taught)
+
+
+def test_what_a_request_gets_is_the_mean_of_its_plans_steps(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered: list[Any] = []
+    monkeypatch.setattr(
+        chosen.widths._model, "remember", lambda _, chances: remembered.append(chances)
+    )
+    drafted_plan(chosen)
+    remembered.clear()
+    drafted = [own.copy() for own in chosen.widths._plan.drafted]
+    chosen.widths.admit([request(2)])  # the last of them is not over
+    assert len(drafted) >= 2
+    assert remembered[0] == pytest.approx(sum(drafted[:-1]) / (len(drafted) - 1))
