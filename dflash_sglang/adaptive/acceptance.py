@@ -16,6 +16,9 @@ block is drafted.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from math import exp
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _VALUE_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])
+_LOG_EDGES = np.log(_VALUE_EDGES).tolist()
 # Drafters are the more too sure the less likely a path is: before anything was seen, a value v is
 # taken for v ** 1.25, about what the demo pair's greedy nodes were accepted with.
 _BIN_MIDDLES = np.sqrt(np.append(_VALUE_EDGES, 1.0) * np.insert(_VALUE_EDGES, 0, 0.001))
@@ -48,14 +52,6 @@ class DraftedNodes(NamedTuple):
     values: Floats  # [bs, N], the drafter's; 0 for padding
 
 
-class Chances(NamedTuple):
-    """What drafted nodes are reckoned to be worth."""
-
-    sizes: Ints  # [bs, N] of the values, as bins
-    shared: Floats  # [bs, N] as of any request
-    own: Floats  # [bs, N] as of this one, the chance that the node's path is accepted
-
-
 class Kinds(NamedTuple):
     """What is known of a batch's requests from their prompts and parameters."""
 
@@ -64,19 +60,39 @@ class Kinds(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """How the values of a batch's nodes become chances, at one moment."""
+    """How the values of a batch's nodes become chances, for some steps.
 
-    ratios: Floats  # [bs, D + 1, S] accepted by promised nodes, by depth and size of value
-    factors: Floats  # [bs, 1] of each request
+    It is asked at every step, beside a model that leaves nothing of NumPy in the processor's
+    caches: there a loop over some dozens of nodes is over before a dozen of calls are.
+    """
 
-    def chances(self, nodes: DraftedNodes) -> Chances:
-        """The chance that each node's path is accepted; the root's is 1."""
-        sizes = np.searchsorted(_VALUE_EDGES, nodes.values)
-        requests = np.arange(len(sizes))[:, None]
-        shared = np.minimum(nodes.values * self.ratios[requests, nodes.depths, sizes], 1.0)
-        own = np.minimum(shared * self.factors, 1.0)
-        own[:, 0] = 1.0
-        return Chances(sizes, shared, own)
+    worth: list[list[list[float]]]  # [bs][D + 1][S]: chance by value, by depth and size of value
+    most_nodes: list[int]  # [bs] that a request allows
+    last_nodes: list[int]  # [W] of each width
+
+    def curves(
+        self, log_values: Sequence[Sequence[float]], depths: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Tokens that each width is expected to bring each request, [bs][W].
+
+        The sum of its nodes' chances that their paths are accepted; the root's, 1, stands for the
+        bonus token. Widths of more nodes than were drafted bring what all of these do.
+
+        Args:
+            log_values: [bs][N] the drafter's, best nodes first, root and padding included.
+            depths: [bs][N].
+        """
+        found = []
+        drafted = zip(self.worth, self.most_nodes, log_values, depths, strict=True)
+        for worth, most, values, levels in drafted:
+            tokens = 1.0
+            running = [tokens]
+            for value, depth in zip(values[1:most], levels[1:most], strict=True):
+                tokens += min(1.0, exp(value) * worth[depth][bisect_left(_LOG_EDGES, value)])
+                running.append(tokens)
+            last = len(running) - 1
+            found.append([running[min(node, last)] for node in self.last_nodes])
+        return found
 
 
 class AcceptModel:
@@ -91,7 +107,7 @@ class AcceptModel:
     def __init__(self, rows: int, widths: tuple[int, ...], max_depth: int) -> None:
         if len(widths) < 2 or widths[0] != 1 or list(widths) != sorted(set(widths)):
             raise ValueError(f"widths must ascend from 1, got {widths}")
-        self._widths = np.array(widths)
+        self._last_nodes = [width - 1 for width in widths]
         shared = (2, max_depth + 1, len(_VALUE_EDGES) + 1)
         self._promised, self._accepted = np.zeros(shared), np.zeros(shared)
         kinds = (NUM_ORIGINS, 2)
@@ -120,32 +136,39 @@ class AcceptModel:
         """Steps of these requests went by; what is learned next makes up for them."""
         self._ages[:, rows] += steps
 
-    def calibration(self, kinds: Kinds) -> Calibration:
-        """What these requests' values are worth as far as is known."""
-        self._welcome(kinds)
-        kind = kinds.sampled
-        ratios = _ratio(self._accepted, self._promised, _SHARED_PRIOR, _PRIOR_RATIOS)
-        return Calibration(ratios[kind], self._factors(kinds.rows)[:, None])
+    def calibration(self, kinds: Kinds, bounds: Ints) -> Calibration:
+        """What these requests' values are worth as far as is known.
 
-    def learn(
-        self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_], chances: Chances
-    ) -> None:
+        Args:
+            bounds: [bs, 2] nodes, root included, and depth that each request allows at most.
+        """
+        self._welcome(kinds)
+        ratios = _ratio(self._accepted, self._promised, _SHARED_PRIOR, _PRIOR_RATIOS)
+        worth = ratios[kinds.sampled] * self._factors(kinds.rows)[:, None, None]  # [bs, D + 1, S]
+        worth *= (np.arange(worth.shape[1]) <= bounds[:, 1:])[:, :, None]
+        return Calibration(worth.tolist(), bounds[:, 0].tolist(), self._last_nodes)
+
+    def learn(self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_]) -> None:
         """Take in a step.
 
         Args:
             nodes: all N drafted nodes.
             accepted: [bs, n] of the first n of them, which were verified: those of the path.
-            chances: of the nodes.
         """
         n = accepted.shape[1]
         hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
-        place = kinds.sampled[:, None], nodes.depths[:, 1:n], chances.sizes[:, 1:n]
-        expected = chances.shared[:, 1:n].sum(axis=1)  # [bs]
+        values = nodes.values[:, 1:n]
+        sizes = np.searchsorted(_VALUE_EDGES, values)
+        place = kinds.sampled[:, None], nodes.depths[:, 1:n], sizes
+        ratios = _ratio(
+            self._accepted[place], self._promised[place], _SHARED_PRIOR, _PRIOR_RATIOS[sizes]
+        )
+        expected = np.minimum(values * ratios, 1.0).sum(axis=1)  # [bs]
         got = hits.sum(axis=1)
 
         self._promised *= _SHARED_MEMORY
         self._accepted *= _SHARED_MEMORY
-        np.add.at(self._promised, place, nodes.values[:, 1:n])
+        np.add.at(self._promised, place, values)
         np.add.at(self._accepted, place, hits)
 
         origin = self._origins[kinds.rows], kinds.sampled
@@ -159,23 +182,18 @@ class AcceptModel:
         self._row_accepted[rows] = keep * self._row_accepted[rows] + got
         self._ages[0, rows] = 0
 
-    def remember(self, kinds: Kinds, chances: Floats) -> None:
-        """Take in what trees were expected to bring at each width.
+    def remember(self, kinds: Kinds, curves: Floats) -> None:
+        """Take in what trees were expected to bring.
 
         Args:
-            chances: [bs, N] of their nodes, the mean of some steps.
+            curves: [bs, W] tokens at each width, the mean of some steps.
         """
         rows, origin = kinds.rows, (self._origins[kinds.rows], kinds.sampled)
         news = (1 - _CURVE_MEMORY ** self._ages[1, rows])[:, None]
-        self._curves[rows] += news * (self._curve(chances) - self._curves[rows])
+        self._curves[rows] += news * (curves - self._curves[rows])
         self._ages[1, rows] = 0
         drift = self._curves[rows] - self._origin_curves[origin]
         np.add.at(self._origin_curves, origin, _ORIGIN_SHARE * drift)
-
-    def _curve(self, chances: Floats) -> Floats:
-        """Expected tokens at each width, [bs, W]: the root stands for the bonus token."""
-        within = np.minimum(self._widths, chances.shape[1]) - 1
-        return np.cumsum(chances, axis=1)[:, within]
 
     def _welcome(self, kinds: Kinds) -> None:
         """Requests that decode for the first time start from their origin."""

@@ -22,10 +22,8 @@ never measured at this batch size: width by width the best one is climbed to.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dflash_sglang.adaptive.acceptance import Floats
 from dflash_sglang.adaptive.costs import CostModel
@@ -36,8 +34,8 @@ _LONGEST_REST = 8  # plain steps that are decided together,
 _LONGEST_REST_MS = 100.0  # and about what they may take: new requests wait for their end
 _TRIED_REST = 4  # plain steps that are tried together
 _ROOM = 2  # widths beyond the best one that a draft has nodes for
-_NEW_WIDTH_EVERY = 4  # choices between tries of a neighbour without a measured time
-_NEIGHBOUR_EVERY = 32  # choices between tries of the best width's neighbours
+_NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
+_NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
 _WORTH_A_TRY = 0.8  # of the best rate, which a width must promise to be tried
 _PLAIN_WORTH_A_TRY = 0.4  # the same for plain decoding, whose time may be far from the expected one
@@ -46,8 +44,8 @@ _PLAIN_WORTH_A_TRY = 0.4  # the same for plain decoding, whose time may be far f
 class Outlook(NamedTuple):
     """What is expected of a step before it drafts."""
 
-    times: Floats  # [W] milliseconds at each width
-    counts: NDArray[np.int64]  # [W] measurements behind them
+    times: list[float]  # [W] milliseconds at each width
+    counts: list[int]  # [W] measurements behind them
     rate: float  # tokens a millisecond of the best width
     longest: int  # plain steps that may be decided together
     rest: int  # of them, before asking again; 0: draft
@@ -72,7 +70,6 @@ class WidthPolicy:
 
     def __init__(self, widths: tuple[int, ...], costs: CostModel) -> None:
         self._widths = widths
-        self._last_nodes = np.array(widths) - 1
         self._costs = costs
         self._drafting = True
         self._plain_steps = self._drafted_steps = 0
@@ -106,22 +103,21 @@ class WidthPolicy:
             tries_plain = self._tries_plain(int(counts[0]), plain / drafted)
             rest = min(longest, _TRIED_REST) if tries_plain else 0
         ceiling = self._widths[min(best + _ROOM, len(self._widths) - 1)]
-        return Outlook(times, counts, float(rates.max()), longest, rest, ceiling)
+        rate = float(rates.max())
+        return Outlook(times.tolist(), counts.tolist(), rate, longest, rest, ceiling)
 
-    def choose(self, chances: Floats, outlook: Outlook) -> Width:
+    def choose(self, tokens: Sequence[float], outlook: Outlook) -> Width:
         """The width of a step that has drafted.
 
         Args:
-            chances: [bs, N] of every node, best first, the root's being 1.
-            outlook: of this step.
+            tokens: [W] that each width is expected to bring all requests together.
+            outlook: of this step; widths above its ceiling were not drafted.
         """
-        by_nodes = np.cumsum(chances.sum(axis=0))  # [N]
-        reachable = slice(1, bisect_right(self._widths, len(by_nodes)))
-        tokens = by_nodes[self._last_nodes[reachable]]  # [R]
-        times = outlook.times[reachable]
-        best = int((tokens - outlook.rate * times).argmax())
-        chosen = self._tried(outlook.counts[reachable], tokens / times, best)
-        return Width(self._widths[1 + chosen], float(tokens[chosen]), float(times[chosen]))
+        reachable = range(1, bisect_right(self._widths, outlook.ceiling))
+        times, rate = outlook.times, outlook.rate
+        best = max(reachable, key=lambda i: tokens[i] - rate * times[i])
+        chosen = self._tried(tokens, outlook, best, reachable)
+        return Width(self._widths[chosen], tokens[chosen], times[chosen])
 
     def _rest(self, known: bool, longest: int) -> int:
         """Plain steps until the next look at a batch that decodes plainly.
@@ -155,20 +151,18 @@ class WidthPolicy:
             return promised >= _PLAIN_WORTH_A_TRY and self._drafted_steps % _NEW_WIDTH_EVERY == 0
         return promised >= _WORTH_A_TRY and self._drafted_steps % _NEIGHBOUR_EVERY == 0
 
-    def _tried(self, counts: NDArray[np.int64], rates: Floats, best: int) -> int:
+    def _tried(self, tokens: Sequence[float], outlook: Outlook, best: int, reachable: range) -> int:
         """The best width, or now and then another one for what its time teaches.
 
-        Args:
-            counts: [R] measurements of each width at this batch size.
-            rates: [R] tokens a millisecond that they promise.
+        Widths by their index, ``tokens`` [W] as they are expected.
         """
         self._steps += 1
         if self._steps % _NEW_WIDTH_EVERY:
             return best
+        times, counts = outlook.times, outlook.counts
+        worth = _WORTH_A_TRY * tokens[best] / times[best]
         neighbours = [
-            i
-            for i in (best - 1, best + 1)
-            if 0 <= i < len(rates) and rates[i] >= _WORTH_A_TRY * rates[best]
+            i for i in (best - 1, best + 1) if i in reachable and tokens[i] >= worth * times[i]
         ]
         new = [i for i in neighbours if counts[i] < _MEASUREMENTS]
         if not new and self._steps % _NEIGHBOUR_EVERY:

@@ -66,13 +66,9 @@ class LimitTable:
         beyond = (columns >= nodes[:, None]) | (tree.depths > depths[:, None])  # [bs, N]
         return tree._replace(tokens=tree.tokens.masked_fill(beyond, _NO_TOKEN))
 
-    def chances(self, rows: Ints, depths: Ints, chances: Floats) -> Floats:
-        """Chances [bs, N] of nodes at these depths, none for those beyond the limits."""
-        if not self._binds(rows):
-            return chances
-        nodes, most = self._host[rows].T[:, :, None]  # [bs, 1] each
-        within = (np.arange(depths.shape[1]) < nodes) & (depths <= most)
-        return chances * within
+    def bounds(self, rows: Ints) -> Ints:
+        """Nodes, root included, and depth that these requests allow at most, [bs, 2]."""
+        return self._host[rows]
 
     def tokens(self, rows: Ints, tokens: Floats) -> Floats:
         """Expected tokens a step [bs, W], no more than the limits allow."""

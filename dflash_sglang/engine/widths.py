@@ -12,7 +12,6 @@ import numpy as np
 from dflash_sglang.adaptive.acceptance import (
     AcceptModel,
     Calibration,
-    Chances,
     DraftedNodes,
     Floats,
     Kinds,
@@ -88,16 +87,16 @@ class _Plan:
     context: int  # cached tokens, all of them together
     kinds: Kinds
     outlook: Outlook
-    curve: Floats  # [W] tokens that each width was expected to bring
+    remembered: Floats  # [bs, W] tokens that each width was expected to bring
     nodes: int  # to draft; 1: the steps are plain
     leg: _Leg  # the present one
     legs: list[_Leg] = field(default_factory=list)  # those before it
     steps: int = 1  # forwards that it is for
     longest_leg: int = 1  # forwards of the present leg at most
     calibration: Calibration | None = None  # where it drafts
-    drafted: list[Floats] = field(default_factory=list)  # [bs, N] chances of each leg's nodes
+    curves: list[list[list[float]]] = field(default_factory=list)  # of each leg, [bs][W]
     lesson_at: int = 0  # leg that is learned from
-    lesson: tuple[DraftedNodes, Chances] | None = None  # of that leg
+    lesson: DraftedNodes | None = None  # of that leg
 
     @property
     def drafts(self) -> bool:
@@ -204,12 +203,11 @@ class AdaptiveWidth:
         outlook = self._policy.look_ahead(remembered, context)
         may_draft = self._limits.may_speculate(batch.reqs)
         steps = self._agree(outlook.rest if may_draft else outlook.longest)
-        plain = Width(1, float(len(rows)), float(outlook.times[0]))
-        curve = remembered.sum(axis=0)
-        plan = _Plan(rows, context, kinds, outlook, curve, nodes=1, leg=_Leg(now, plain))
+        plain = Width(1, float(len(rows)), outlook.times[0])
+        plan = _Plan(rows, context, kinds, outlook, remembered, nodes=1, leg=_Leg(now, plain))
         if steps == 0:
             plan.nodes = self._agree(outlook.ceiling)
-            plan.calibration = self._model.calibration(kinds)
+            plan.calibration = self._model.calibration(kinds, self._limits.bounds(kinds.rows))
         else:
             plan.steps = steps
         return plan
@@ -227,28 +225,27 @@ class AdaptiveWidth:
         """The part of the drafted tree that is verified."""
         now, plan = perf_counter(), self._plan
         assert plan is not None and plan.calibration is not None, "nodes() comes before cut()"
-        values = np.exp(tree.log_values.numpy(), dtype=np.float64)
-        nodes = DraftedNodes(tree.depths.numpy(), values)
-        chances = plan.calibration.chances(nodes)
-        own = self._limits.chances(plan.kinds.rows, nodes.depths, chances.own)
-        width = self._policy.choose(own, plan.outlook)
+        curves = plan.calibration.curves(tree.log_values.tolist(), tree.depths.tolist())
+        tokens = [sum(column) for column in zip(*curves, strict=True)]  # [W]
+        width = self._policy.choose(tokens, plan.outlook)
         width = width._replace(nodes=self._agree(width.nodes))
         plan.leg.width = width
-        if not plan.drafted:
+        if not plan.curves:
             plan.steps = self._agree(self._thrift.steps(width.milliseconds))
             # In turn, since an answer's first steps are unlike its later ones.
             plan.lesson_at = self._lessons % plan.steps
             self._lessons += 1
-        if len(plan.drafted) == plan.lesson_at:
-            plan.lesson = nodes, chances
-        plan.drafted.append(own)
+        if len(plan.curves) == plan.lesson_at:
+            values = np.exp(tree.log_values.numpy(), dtype=np.float64)
+            plan.lesson = DraftedNodes(tree.depths.numpy(), values)
+        plan.curves.append(curves)
         self._thrift.choose(_milliseconds_since(now))
         return first_nodes(tree, width.nodes)
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
         plan = self._plan
-        if plan is None or not plan.drafted:
+        if plan is None or not plan.curves:
             return
         now = perf_counter()
         plan.leg.tokens = int(verdict.accept_lens.sum())
@@ -257,8 +254,7 @@ class AdaptiveWidth:
             requests, depths = np.nonzero(path >= 0)
             accepted = np.zeros((path.shape[0], plan.leg.width.nodes), dtype=bool)
             accepted[requests, path[requests, depths]] = True
-            nodes, chances = plan.lesson
-            self._model.learn(plan.kinds, nodes, accepted, chances)
+            self._model.learn(plan.kinds, plan.lesson, accepted)
             plan.lesson = None
         self._thrift.plan(_milliseconds_since(now))
 
@@ -267,16 +263,18 @@ class AdaptiveWidth:
         forwards = sum(leg.forwards for leg in plan.legs)
         choosing = self._thrift.settle(len(plan.legs), plan.steps, drafted=plan.drafts)
         self._model.grow_older(plan.kinds.rows, forwards)
+        curves = plan.remembered
         if plan.legs and plan.drafts:
-            mean = np.mean(plan.drafted[: len(plan.legs)], axis=0)
-            self._model.remember(plan.kinds, mean)
+            curves = np.mean(plan.curves[: len(plan.legs)], axis=0)  # [bs, W]
+            self._model.remember(plan.kinds, curves)
         for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
             alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
             took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)
             self._costs.correct(Measured(Step(len(plan.rows), nodes, plan.context), took))
         for leg in plan.legs:
             self._recent.add(leg.width, leg.tokens, leg.milliseconds, leg.forwards)
-        self._recent.compare(plan.curve, plan.outlook.times, forwards, choosing)
+        times = np.array(plan.outlook.times)
+        self._recent.compare(curves.sum(axis=0), times, forwards, choosing)
         if self._recent.count < _PUBLISHED_STEPS:
             return
         if self._metrics is not None:

@@ -157,12 +157,14 @@ def serve(
             drawn = [text.step(rng) for text in texts]
             parts = zip(*(d[0] for d in drawn), strict=True)
             nodes = DraftedNodes(*(np.concatenate(part)[:, : outlook.ceiling] for part in parts))
-            chances = model.calibration(kinds).chances(nodes)
-            width = policy.choose(chances.own, outlook).nodes
+            log_values = np.log(np.maximum(nodes.values, 1e-30)).tolist()
+            calibration = model.calibration(kinds, np.tile((99, DEPTH), (bs, 1)))
+            curves = np.array(calibration.curves(log_values, nodes.depths.tolist()))
+            width = policy.choose(curves.sum(axis=0).tolist(), outlook).nodes
             accepted = np.stack([accepted_nodes(one, true, rng) for one, true in drawn])
             gained = sum(true[:width].sum() for _, true in drawn)
-            model.learn(kinds, nodes, accepted[:, :width], chances)
-            model.remember(kinds, chances.own)
+            model.learn(kinds, nodes, accepted[:, :width])
+            model.remember(kinds, curves)
         step = Step(bs, width, CONTEXT * bs)
         took = device.milliseconds(step)
         costs.correct(Measured(step, took * float(np.exp(noise * rng.standard_normal()))))

@@ -6,7 +6,8 @@ import pytest
 from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Kinds
 from dflash_sglang.adaptive.domain import DOMAINS
 
-WIDTHS = (1, 2, 4)
+WIDTHS = (1, 2, 3, 4)
+UNBOUND = np.array([[4, 3]])
 CODE, PROSE = DOMAINS.index("code"), DOMAINS.index("prose")
 NODES = DraftedNodes(np.array([[0, 1, 2, 1]]), np.array([[1.0, 0.8, 0.6, 0.1]]))
 ALL, NONE = np.array([[True, True, True, False]]), np.array([[True, False, False, False]])
@@ -25,13 +26,19 @@ def model_with(domains):
 def decode(model, accepted, steps, **kind):
     for _ in range(steps):
         model.grow_older(kinds(**kind).rows, 1)
-        chances = model.calibration(kinds(**kind)).chances(NODES)
-        model.learn(kinds(**kind), NODES, accepted, chances)
-        model.remember(kinds(**kind), chances.own)
+        model.learn(kinds(**kind), NODES, accepted)
+        model.remember(kinds(**kind), curves_of(model, **kind))
+
+
+def curves_of(model, bounds=UNBOUND, nodes=NODES, **kind):
+    """[1, W] tokens that each width is expected to bring."""
+    calibration = model.calibration(kinds(**kind), bounds)
+    return np.array(calibration.curves(np.log(nodes.values).tolist(), nodes.depths.tolist()))
 
 
 def chances_of(model, **kind):
-    return model.calibration(kinds(**kind)).chances(NODES).own
+    """[1, N] of each node: there is a width for every one of them."""
+    return np.diff(curves_of(model, **kind), prepend=0.0)
 
 
 def test_before_anything_was_seen_unlikely_nodes_are_worth_less_than_their_value():
@@ -77,7 +84,7 @@ def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
     model.grow_older(kinds().rows, 30)
-    model.remember(kinds(), np.array([[1.0, 0.01, 0.01, 0.01]]))
+    model.remember(kinds(), np.array([[1.0, 1.01, 1.02, 1.03]]))
     assert model.remembered(kinds())[0, -1] < 1.1
 
 
@@ -86,9 +93,32 @@ def test_nodes_that_were_not_verified_teach_nothing():
     decode(model, ALL[:, :2], 20)
     decode(other, ALL[:, :2], 20)
     misled = DraftedNodes(NODES.depths, np.array([[1.0, 0.8, 0.0, 0.0]]))
-    other.learn(kinds(), misled, ALL[:, :2], other.calibration(kinds()).chances(NODES))
-    model.learn(kinds(), NODES, ALL[:, :2], model.calibration(kinds()).chances(NODES))
+    other.learn(kinds(), misled, ALL[:, :2])
+    model.learn(kinds(), NODES, ALL[:, :2])
     assert chances_of(model) == pytest.approx(chances_of(other))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "tokens"),
+    [
+        ([1, 3], [1, 1, 1, 1]),
+        ([3, 3], [1, 2, 3, 3]),
+        ([4, 1], [1, 2, 2, 3]),
+        ([4, 3], [1, 2, 3, 4]),
+    ],
+)
+def test_what_lies_beyond_a_requests_bounds_brings_nothing(bounds, tokens):
+    model = model_with([CODE])
+    sure = DraftedNodes(NODES.depths, np.ones((1, 4)))
+    decode(model, np.ones((1, 4), dtype=bool), 200)
+    found = curves_of(model, np.array([bounds]), sure)
+    assert found[0] == pytest.approx(tokens, abs=0.1)
+
+
+def test_a_width_of_more_nodes_than_were_drafted_brings_what_these_do():
+    model = model_with([CODE])
+    fewer = DraftedNodes(NODES.depths[:, :2], NODES.values[:, :2])
+    assert curves_of(model, nodes=fewer)[0, 1:] == pytest.approx(curves_of(model)[0, 1])
 
 
 def test_widths_that_do_not_ascend_from_one_are_refused():

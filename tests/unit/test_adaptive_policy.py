@@ -77,12 +77,13 @@ def test_a_width_of_unknown_cost_is_tried_only_beside_the_best():
     policy = WidthPolicy(WIDTHS, costs)
     chances = 0.75 ** np.arange(32.0)[None]
     outlook = policy.look_ahead(np.full((1, len(WIDTHS)), 3.0), context=CONTEXT)
+    outlook = outlook._replace(ceiling=WIDTHS[-1])
     tokens = chances.cumsum()[np.array(WIDTHS) - 1]
-    best = WIDTHS[int((tokens - outlook.rate * outlook.times).argmax())]
+    best = WIDTHS[int((tokens - outlook.rate * np.array(outlook.times)).argmax())]
     assert best == 6
     chosen = []
     for _ in range(128):
-        step = Step(1, policy.choose(chances, outlook).nodes, CONTEXT)
+        step = Step(1, policy.choose(tokens.tolist(), outlook).nodes, CONTEXT)
         costs.correct(Measured(step, CPU.milliseconds(step)))
         chosen.append(step.nodes)
     assert set(chosen) == {4, 6, 8}

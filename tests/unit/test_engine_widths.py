@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -209,11 +210,11 @@ def test_what_a_request_gets_is_the_mean_of_its_plans_steps(
 ) -> None:
     remembered: list[Any] = []
     monkeypatch.setattr(
-        chosen.widths._model, "remember", lambda _, chances: remembered.append(chances)
+        chosen.widths._model, "remember", lambda _, curves: remembered.append(curves)
     )
     drafted_plan(chosen)
     remembered.clear()
-    drafted = [own.copy() for own in chosen.widths._plan.drafted]
+    drafted = [np.array(curves) for curves in chosen.widths._plan.curves]
     chosen.widths.admit([request(2)])  # the last of them is not over
     assert len(drafted) >= 2
     assert remembered[0] == pytest.approx(sum(drafted[:-1]) / (len(drafted) - 1))

@@ -60,11 +60,10 @@ def test_a_row_forgets_the_limits_of_the_request_before():
     assert table.bound([request(1)], torch.tensor([1]), CHAIN) is CHAIN
 
 
-def test_what_lies_beyond_the_limits_has_no_chance():
+def test_no_more_tokens_are_expected_than_the_limits_allow():
     table = LimitTable(4, nodes=4, depth=3, device="cpu")
     table.admit([request(0, max_depth=1), request(1)])
-    chances = table.chances(np.array([0, 1]), CHAIN.depths.numpy(), np.full((2, 4), 0.5))
-    assert chances.tolist() == [[0.5, 0.5, 0, 0], [0.5] * 4]
+    assert table.bounds(np.array([0, 1])).tolist() == [[4, 1], [4, 3]]
     tokens = table.tokens(np.array([0, 1]), np.array([[1.0, 3.5], [1.0, 3.5]]))
     assert tokens.tolist() == [[1.0, 2.0], [1.0, 3.5]]
 
