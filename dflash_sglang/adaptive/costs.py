@@ -24,7 +24,15 @@ _PACE_SHARE = 0.1  # of what a known place's measurement says: the machine of th
 # How far a measurement says something about its neighbours, in powers of two. Of nodes no further
 # than to the next width, which may fill a kernel's tiles much better or worse.
 _REACH, _NODES_REACH = 0.35, 0.4
+_NEIGHBOURS = 10.0  # measurements that a neighbouring width's weigh, however many they are
 _TRUST = 0.5  # measurements that a mean of more places weighs
+# Widths differ by a few per cent of a step, single measurements by more. So a place's widths are
+# taken to lie on the fit, but for a slope over powers of two, as far as the fit was good; and for
+# what is beyond all noise.
+_LEAST_MISFIT = 0.02  # of a fit, relative, however small it seems
+_UNKNOWN_MISFIT = 0.5  # of what was assumed instead of a fit
+_NOISE = 0.15  # of a measurement, relative
+_BEYOND_NOISE = 3.0  # standard errors
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
 _SURPRISE = math.log(1.5)  # what a known place's measurement says at most, and
 _NEW_SURPRISE = math.log(2.5)  # one of a place that is not
@@ -59,9 +67,12 @@ class CostModel:
     Args:
         widths: W ascending numbers of nodes that steps may have.
         coefficients: milliseconds per feature, from :meth:`fit`.
+        misfit: how far steps are from them, relative.
     """
 
-    def __init__(self, widths: Sequence[int], coefficients: np.ndarray) -> None:
+    def __init__(
+        self, widths: Sequence[int], coefficients: np.ndarray, misfit: float = _UNKNOWN_MISFIT
+    ) -> None:
         self._widths = list(widths)
         shape = (len(_BATCH_SIZES) * len(_LENGTHS), len(widths))
         # Logarithms of measured by fitted, summed, and their number; forgotten ones left out.
@@ -72,8 +83,13 @@ class CostModel:
         self._counts = np.zeros(shape, dtype=np.int64)
         near_lengths = _nearness([2**i for i in range(len(_LENGTHS))], _REACH)
         self._near_places = np.kron(_nearness(_BATCH_SIZES, _REACH), near_lengths)
-        self._near_widths = _nearness(self._widths, _NODES_REACH)
+        self._powers = np.log2(self._widths)
+        # A plain step has no draft, so it says nothing about the others.
         plain = np.array(self._widths) == 1
+        alike = (plain[:, None] == plain[None, :]) & ~np.eye(len(plain), dtype=bool)
+        self._near_widths = _nearness(self._widths, _NODES_REACH) * alike
+        # Measurements that weigh as much as the fit does.
+        self._fit_trust = (_NOISE / max(misfit, _LEAST_MISFIT)) ** 2
 
         # Features are linear in requests and in context, so times at all widths are three vectors.
         def times(requests: int, context: int) -> np.ndarray:
@@ -86,8 +102,6 @@ class CostModel:
         self._was_outlier = False  # the last measurement of a known place
         self._pace = 0.0  # logarithm of how slow the machine is at the moment
         self._corrected: tuple[int, np.ndarray] | None = None  # the last place asked for
-        # A plain step has no draft, so it says nothing about the others.
-        self._near_widths *= plain[:, None] == plain[None, :]
 
     @classmethod
     def fit(cls, widths: Sequence[int], measured: Iterable[Measured]) -> CostModel:
@@ -104,7 +118,8 @@ class CostModel:
         times = np.array([row.milliseconds for row in rows])
         features = np.array([_features(row.step) for row in rows])
         coefficients, _ = nnls(features / times[:, None], np.ones(len(rows)))
-        model = cls(widths, coefficients)
+        misfit = np.log(features @ coefficients / times).std()
+        model = cls(widths, coefficients, float(misfit))
         for row in rows:
             place = model._place_of(row.step)
             model._take_in(*place, model._ratio(row, place[1]), _FIRST_TRUST)
@@ -156,16 +171,16 @@ class CostModel:
         self._steps += 1
         if self._steps % _FADING_EVERY == 0:
             self._sums *= _FADING
-            by_place = _one_at_most(self._sums).sum(axis=2)
+            by_place = _at_most(self._sums, 1.0).sum(axis=2)
             self._totals = by_place.reshape(2, -1, len(_LENGTHS)).sum(axis=1)
 
     def _take_in(self, row: int, column: int, ratio: float, trust: float) -> None:
         sums = self._sums[:, row, column]
         totals = self._totals[:, row % len(_LENGTHS)]
-        totals -= _one_at_most(sums)
+        totals -= _at_most(sums, 1.0)
         sums *= _MEMORY
         sums += (trust * ratio, trust)
-        totals += _one_at_most(sums)
+        totals += _at_most(sums, 1.0)
         self._corrected = None
 
     def _fitted(self, requests: int, context: int) -> np.ndarray:
@@ -191,8 +206,14 @@ class CostModel:
             return self._corrected[1]
         everywhere = _mean(self._totals.sum(axis=1), 0.0, trust=1e-9)
         typical = _mean(self._totals[:, row % len(_LENGTHS)], everywhere)
-        near = self._near_places[row] @ self._sums @ self._near_widths  # [2, W]
+        here = self._near_places[row] @ self._sums  # [2, W]
+        near = here + _at_most(here, _NEIGHBOURS) @ self._near_widths
         corrections = _mean(near, typical)
+        drafts = self._widths[0] == 1  # the index of the first width that drafts
+        line = _line(here[:, drafts:], self._powers[drafts:], typical, self._fit_trust)
+        total, weight = near[:, drafts:]
+        apart = total / np.maximum(weight, 1e-9) - line
+        corrections[drafts:] = line + apart * _belief(apart, weight, self._fit_trust)
         self._corrected = (row, corrections)
         return corrections
 
@@ -218,9 +239,37 @@ def _mean(weighted: np.ndarray, prior: np.ndarray | float, trust: float = _TRUST
     return (total + trust * prior) / (weight + trust)
 
 
-def _one_at_most(sums: np.ndarray) -> np.ndarray:
-    """Weighted sums and weights [2, ...] with weights of no more than one."""
-    return sums / np.maximum(sums[1], 1.0)
+def _line(weighted: np.ndarray, powers: np.ndarray, prior: np.ndarray, trust: float) -> np.ndarray:
+    """The line through ratios at ``powers`` [n], from weighted sums and weights [2, n].
+
+    Args:
+        prior: level of a line without measurements.
+        trust: measurements that say that there is no slope.
+    """
+    total, weight = weighted
+    level = _mean(weighted.sum(axis=1), prior)
+    away = powers - (weight @ powers) / max(weight.sum(), 1e-9)
+    spread = weight @ away**2
+    slope = away @ (total - level * weight) / max(spread, 1e-9)
+    return level + slope * _belief(slope, spread, trust) * away
+
+
+def _belief(apart: np.ndarray, weight: np.ndarray, trust: float) -> np.ndarray:
+    """Share, 0 to 1, of a deviation that is believed: the more, the more measurements it is of.
+
+    Args:
+        apart: deviations from what is expected.
+        weight: measurements that they are means of.
+        trust: measurements that say there is none; one beyond all noise is believed nevertheless.
+    """
+    errors = np.abs(apart) * np.sqrt(weight) / _NOISE
+    beyond = 1 - (_BEYOND_NOISE / np.maximum(errors, _BEYOND_NOISE)) ** 2
+    return np.maximum(weight / (weight + trust), beyond)
+
+
+def _at_most(sums: np.ndarray, most: float) -> np.ndarray:
+    """Weighted sums and weights [2, ...] with weights of no more than ``most``."""
+    return sums / np.maximum(sums[1] / most, 1.0)
 
 
 def _nearness(values: Sequence[int], reach: float) -> np.ndarray:

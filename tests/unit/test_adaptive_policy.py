@@ -83,6 +83,7 @@ def test_a_width_of_unknown_cost_is_tried_only_beside_the_best():
     assert best == 6
     chosen = []
     for _ in range(128):
+        outlook = outlook._replace(counts=costs.counts(1, CONTEXT).tolist())
         step = Step(1, policy.choose(tokens.tolist(), outlook).nodes, CONTEXT)
         costs.correct(Measured(step, CPU.milliseconds(step)))
         chosen.append(step.nodes)
@@ -196,3 +197,34 @@ def test_times_of_long_contexts_are_learned_apart_from_those_of_short_ones():
     assert costs.milliseconds(4, 1_200)[at] < 1.5 * short[at]
     assert costs.counts(4, 8_000)[at] == 20
     assert not costs.counts(4, 1_200).any()
+
+
+def test_noise_does_not_blur_how_the_times_of_widths_differ():
+    """A few per cent between two widths decide; single measurements are off by more."""
+    device = Device(fixed=6.0, row=0.14, draft=4.0)
+    rng, costs = np.random.default_rng(0), device.cost_model()
+    tried = [4, 6, 8, 12, 16, 24]
+    places = [WIDTHS.index(width) for width in tried]
+    errors = []
+    for at in range(900):
+        step = Step(1, int(rng.choice(tried)), CONTEXT)
+        drift = 0.15 * np.sin(at / 80)
+        disturbed = 0.7 * (rng.random() < 0.03)
+        took = device.milliseconds(step) * np.exp(0.15 * rng.standard_normal() + drift + disturbed)
+        costs.correct(Measured(step, took))
+        ratios = np.log(costs.milliseconds(1, CONTEXT) / device.times(1))[places]
+        errors.append(ratios - ratios.mean())
+    assert np.sqrt(np.mean(np.square(errors[100:]))) < 0.015
+
+
+def test_a_width_that_is_dearer_than_the_fit_says_is_found_out():
+    """Kernels have steps: a ninth row can cost what eight did."""
+    rng, costs = np.random.default_rng(0), CPU.cost_model()
+    for at in range(300):
+        nodes = (4, 6, 8, 12)[at % 4]
+        step = Step(1, nodes, CONTEXT)
+        took = CPU.milliseconds(step) * (1.3 if nodes == 8 else 1.0)
+        costs.correct(Measured(step, took * np.exp(0.1 * rng.standard_normal())))
+    found = costs.milliseconds(1, CONTEXT) / CPU.times(1)
+    dear, fair = found[WIDTHS.index(8)], found[[WIDTHS.index(n) for n in (4, 6, 12)]].mean()
+    assert 1.2 < dear / fair < 1.35
