@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_MEMORY = 0.97  # of a place's earlier measurements, kept a measurement
+_MEMORY = 0.99  # of a place's earlier measurements, kept a measurement
 _PACE_SHARE = 0.1  # of what a known place's measurement says: the machine of the moment
 # How far a measurement says something about its neighbours, in powers of two. Of nodes no further
 # than to the next width, which may fill a kernel's tiles much better or worse.

