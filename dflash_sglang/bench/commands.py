@@ -167,7 +167,16 @@ def bench(
         int | None,
         typer.Option(
             min=1,
-            help="Repetitions; intervals need two. Without it 4; with --mix 3.",
+            help="Repetitions; intervals need two, those of --mix six. Without it 4; with --mix 6.",
+            rich_help_panel=_MEASURING,
+        ),
+    ] = None,
+    starts: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Starts of the servers, over which the rounds are spread: two that are started "
+            "alike differ by some per cent. Without it 1; with --mix 3.",
             rich_help_panel=_MEASURING,
         ),
     ] = None,
@@ -223,6 +232,7 @@ def bench(
         pair, arguments = _demo_pair(), [*_demo_arguments(preset.kv_tokens), *arguments]
     asked = workloads.load_workloads(workload or preset.workloads, prompts)
     loads = parse_loads(_given(concurrency, preset.concurrency), rate)
+    repetitions = _given(rounds, preset.rounds)
     plan = session.Plan(
         pair=pair,
         modes=chosen,
@@ -235,13 +245,14 @@ def bench(
         startup_timeout=startup_timeout,
         prompts=asked,
         cases=_cases(list(asked), temperature, loads, preset),
-        rounds=_given(rounds, preset.rounds),
+        rounds=repetitions,
         max_tokens=_given(max_tokens, preset.max_tokens),
         ignore_eos=ignore_eos or preset.ignore_eos,
         seed=seed,
         prompts_per_user=_given(prompts_per_user, preset.prompts_per_user),
         least_prompts=_given(least_prompts, preset.least_prompts),
         keeps_cache=_given(keep_cache, preset.keep_cache),
+        starts=_starts(starts, preset.starts, repetitions, list(urls)),
     )
     report.make_folder(out)  # before the minutes of measuring, not behind them
     console = Console()
@@ -313,6 +324,26 @@ def report_again(
 
     for file in write_report(read_run(run), out):
         typer.echo(file)
+
+
+def _starts(option: int | None, usual: int, rounds: int, urls: list[Mode]) -> int:
+    """Starts of the servers.
+
+    Raises:
+        BenchError: there are servers that are not started here, or fewer rounds.
+    """
+    from dflash_sglang.bench.errors import BenchError
+
+    if option is None:
+        return 1 if urls else min(usual, rounds)
+    if urls and option > 1:
+        raise BenchError(
+            f"--starts {option} starts servers again, which cannot be done with that of "
+            f"--url {urls[0]}=...: leave one of the two out."
+        )
+    if option > rounds:
+        raise BenchError(f"--starts expects no more than the {rounds} rounds, got {option}.")
+    return option
 
 
 def _given(option: T | None, default: T) -> T:

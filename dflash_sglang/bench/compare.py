@@ -14,7 +14,7 @@ from dflash_sglang.bench.statistics import Change
 
 _SETUP = (
     *("target", "drafter", "max_tokens", "prompts", "prompts_per_user", "least_prompts"),
-    *("rounds", "seed", "keeps_cache"),
+    *("rounds", "seed", "keeps_cache", "starts"),
 )
 COMPARED = ("tokens_per_s", "tokens_per_s_per_user", "accept_length", "ttft_p50", "itl_p95")
 

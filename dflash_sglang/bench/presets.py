@@ -23,6 +23,7 @@ class Preset(NamedTuple):
     temperature: str
     concurrency: str
     rounds: int
+    starts: int
     keep_cache: bool
     kv_tokens: int  # slots of the demo pair's servers
     greedy_prose: bool  # whether creative prompts are asked greedily, too
@@ -44,6 +45,7 @@ STANDARD = Preset(
     temperature="0,1",
     concurrency="1,4,8",
     rounds=4,
+    starts=1,
     keep_cache=False,
     kv_tokens=20_000,
     greedy_prose=True,
@@ -55,7 +57,8 @@ def mix(context_words: int) -> Preset:
 
     Short answers, and contexts that all users share and find in the prefix cache, since what is
     compared is decoding. Many rounds, whose medians are held against each other: single ones are
-    seconds long, and other work on the machine can take most of them.
+    seconds long, and other work on the machine can take most of them. And several starts of the
+    servers, each of which has luck of its own with where its memory lies.
 
     Args:
         context_words: of the text before each prompt of the long contexts.
@@ -71,6 +74,7 @@ def mix(context_words: int) -> Preset:
         ignore_eos=True,
         concurrency="1,4,8,16",
         rounds=6,
+        starts=3,
         keep_cache=True,
         # Between two rounds nothing is evicted that the next one asks for again.
         kv_tokens=40_000,

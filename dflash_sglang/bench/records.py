@@ -128,6 +128,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     prompts_per_user: int | None = None  # None: every load is asked all prompts of a round
     least_prompts: int = 1  # otherwise, however few the users are
     keeps_cache: bool = False  # prefix caches were not emptied before each round
+    starts: int = 1  # of the servers, over which the rounds were spread
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

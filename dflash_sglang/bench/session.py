@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice, zip_longest
+from dataclasses import dataclass, field
+from itertools import islice, pairwise, zip_longest
 from typing import NamedTuple
 
 import aiohttp
@@ -23,7 +24,7 @@ from dflash_sglang.bench.modes import PLAIN, Mode, Pair, server_arguments
 from dflash_sglang.bench.observe import EnergyMeter, watching_kv
 from dflash_sglang.bench.provenance import Measured
 from dflash_sglang.bench.records import FORMAT, Case, Cell, Load, Round, Run, Setup
-from dflash_sglang.bench.server import Server
+from dflash_sglang.bench.server import Server, ServerError
 from dflash_sglang.bench.stream import Sampling, Stream, model_name, open_session, stream_chat
 from dflash_sglang.bench.workloads import Prompt
 
@@ -31,6 +32,7 @@ _WARM_UP_PROMPTS = 4
 _WARM_UP_TOKENS = 16
 _FLUSH_ATTEMPTS = 20
 _FLUSH_WAIT_S = 0.1
+_INTERRUPTED = "the run was interrupted"
 
 
 class BrokenRun(BenchError):
@@ -65,6 +67,7 @@ class Plan(NamedTuple):
     prompts_per_user: int | None = None  # None: every load is asked all prompts of a round
     least_prompts: int = 1  # otherwise, however few the users are
     keeps_cache: bool = False  # do not empty prefix caches before each round
+    starts: int = 1  # of the servers, over which the rounds are spread
 
     def asked(self, case: Case, index: int) -> list[Prompt]:
         """Prompts of a case in one round; fewer than all of them differ from round to round."""
@@ -78,7 +81,10 @@ class Plan(NamedTuple):
 
 
 def execute(plan: Plan, command: str, console: Console) -> Run:
-    """Start the servers, measure, stop the servers.
+    """Start the servers, measure, stop the servers; as often as the plan says.
+
+    Two servers started alike differ by some per cent as long as they run, by where their memory
+    lies; only starting them again tells such luck from what a mode is worth.
 
     Args:
         command: the command line that asked for it, for the provenance of every figure.
@@ -90,6 +96,45 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
     """
     asyncio.run(_check_answering(plan.urls.values()))  # before minutes of starting the others
     measured = measured_now(command)
+    taken = _Taken()
+    for index, rounds in enumerate(_rounds_by_start(plan)):
+        try:
+            _sit(plan, rounds, taken, console)
+        except (BenchError, ServerError, KeyboardInterrupt) as error:
+            if index == 0:
+                raise
+            taken.broken = str(error) or _INTERRUPTED
+        if taken.broken is not None:
+            break
+    run = _run(plan, taken, measured)
+    if taken.broken is not None:
+        raise BrokenRun(taken.broken, run)
+    return run
+
+
+@dataclass
+class _Taken:
+    """What was measured so far."""
+
+    endpoints: list[Endpoint] = field(default_factory=list)
+    failed: dict[Mode, str] = field(default_factory=dict)  # why there is nothing of these modes
+    rounds: dict[tuple[Mode, Case], list[Round]] = field(default_factory=dict)
+    broken: str | None = None  # why there are no more rounds, if there should be
+
+    @property
+    def whole_rounds(self) -> int:
+        """Rounds that every cell has."""
+        return min(map(len, self.rounds.values()))
+
+
+def _rounds_by_start(plan: Plan) -> list[range]:
+    """Rounds of each start of the servers, as evenly as they go."""
+    bounds = [plan.rounds * start // plan.starts for start in range(plan.starts + 1)]
+    return [range(*pair) for pair in pairwise(bounds)]
+
+
+def _sit(plan: Plan, rounds: range, taken: _Taken, console: Console) -> None:
+    """Start the servers, measure some rounds, stop the servers."""
     servers = {
         mode: Server(
             server_arguments(
@@ -98,40 +143,53 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
             startup_timeout=plan.startup_timeout,
         )
         for mode in plan.modes
-        if mode not in plan.urls
+        if mode not in plan.urls and mode not in taken.failed
     }
     if servers:
         console.print(f"Starting servers: {', '.join(map(str, servers))} ...")
     with running_fleet(servers, plan.urls) as fleet:
-        taken = asyncio.run(_measure(plan, fleet, console))
-        plan = plan._replace(rounds=taken.rounds)
-        run = _run(plan, fleet, {**fleet.refused, **taken.failed}, taken.cells, measured)
-        if taken.broken is not None:
-            raise BrokenRun(taken.broken, run)
-        return run
+        for mode, reason in fleet.refused.items():
+            _lose(mode, reason, taken, console)
+        taken.endpoints = fleet.endpoints
+        asyncio.run(_measure(plan, fleet, rounds, taken, console))
 
 
-def _run(
-    plan: Plan, fleet: Fleet, refused: dict[Mode, str], cells: list[Cell], measured: Measured
-) -> Run:
+def _lose(mode: Mode, reason: str, taken: _Taken, console: Console) -> None:
+    """Go on without a mode, unless rounds of it were measured already.
+
+    Raises:
+        BenchError: they were.
+    """
+    if taken.rounds:
+        raise BenchError(f"{mode} could not be measured again: {reason}")
+    taken.failed[mode] = reason
+    console.print(f"[yellow]{mode} cannot be measured:[/] {reason}")
+
+
+def _run(plan: Plan, taken: _Taken, measured: Measured) -> Run:
+    whole = taken.whole_rounds
     setup = Setup(
         target=plan.pair.target,
         drafter=plan.pair.drafter,
-        modes={str(endpoint.mode): endpoint.origin for endpoint in fleet.endpoints},
+        modes={str(endpoint.mode): endpoint.origin for endpoint in taken.endpoints},
         max_tokens=plan.max_tokens,
         prompts={workload: len(prompts) for workload, prompts in plan.prompts.items()},
-        rounds=plan.rounds,
+        rounds=whole,
         seed=plan.seed,
         prompts_per_user=plan.prompts_per_user,
         least_prompts=plan.least_prompts,
         keeps_cache=plan.keeps_cache,
+        starts=plan.starts,
     )
     return Run(
         format=FORMAT,
         measured=measured,
         setup=setup,
-        refused={str(mode): reason for mode, reason in refused.items()},
-        cells=cells,
+        refused={str(mode): reason for mode, reason in taken.failed.items()},
+        cells=[
+            Cell(mode=str(mode), case=case, rounds=rounds[:whole])
+            for (mode, case), rounds in taken.rounds.items()
+        ],
     )
 
 
@@ -141,23 +199,14 @@ async def _check_answering(urls: Iterable[str]) -> None:
             await model_name(session, url.rstrip("/"))
 
 
-class _Taken(NamedTuple):
-    """What was measured."""
-
-    cells: list[Cell]
-    rounds: int  # in every cell
-    failed: dict[Mode, str]  # modes whose servers started but could not answer
-    broken: str | None  # why there are no more rounds, if there should be
-
-
-async def _measure(plan: Plan, fleet: Fleet, console: Console) -> _Taken:
-    for mode, reason in fleet.refused.items():
-        console.print(f"[yellow]{mode} cannot be measured:[/] {reason}")
+async def _measure(
+    plan: Plan, fleet: Fleet, rounds: range, taken: _Taken, console: Console
+) -> None:
     async with open_session() as session:
-        lanes, failed = await _warm_lanes(plan, fleet.endpoints, session, console)
-        rounds: dict[tuple[Mode, Case], list[Round]] = {
-            (lane.mode, case): [] for case in plan.cases for lane in lanes
-        }
+        lanes = await _warm_lanes(plan, fleet.endpoints, session, taken, console)
+        for case in plan.cases:
+            for lane in lanes:
+                taken.rounds.setdefault((lane.mode, case), [])
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -165,34 +214,30 @@ async def _measure(plan: Plan, fleet: Fleet, console: Console) -> _Taken:
             TimeRemainingColumn(),
             console=console,
         ) as progress:
-            task = progress.add_task("", total=plan.rounds * len(rounds))
+            task = progress.add_task("", total=len(rounds) * len(taken.rounds))
             try:
-                for index in range(plan.rounds):
+                for index in rounds:
                     for case in plan.cases:
                         for lane in _rotated(lanes, index):
                             what = f"round {index + 1}, {case.workload}, T={case.temperature:g}"
                             progress.update(task, description=f"{what}, {case.load}: {lane.mode}")
-                            rounds[lane.mode, case].append(await lane.round(case, index))
+                            taken.rounds[lane.mode, case].append(await lane.round(case, index))
                             progress.advance(task)
-                broken = None
             except (BenchError, asyncio.CancelledError) as error:
-                broken = str(error) or "the run was interrupted"
-                if not all(rounds.values()):
+                taken.broken = str(error) or _INTERRUPTED
+                if not taken.whole_rounds:
                     raise
-    whole = min(len(measured) for measured in rounds.values())
-    cells = [
-        Cell(mode=str(mode), case=case, rounds=measured[:whole])
-        for (mode, case), measured in rounds.items()
-    ]
-    return _Taken(cells, whole, failed, broken)
 
 
 async def _warm_lanes(
-    plan: Plan, endpoints: list[Endpoint], session: aiohttp.ClientSession, console: Console
-) -> tuple[list[_Lane], dict[Mode, str]]:
+    plan: Plan,
+    endpoints: list[Endpoint],
+    session: aiohttp.ClientSession,
+    taken: _Taken,
+    console: Console,
+) -> list[_Lane]:
     """Lanes whose servers answer; a server that was given, or plain's, has to."""
     lanes: list[_Lane] = []
-    failed: dict[Mode, str] = {}
     for endpoint in endpoints:
         lane = _Lane(session, endpoint, plan, await model_name(session, endpoint.url))
         try:
@@ -200,11 +245,10 @@ async def _warm_lanes(
         except BenchError as error:
             if endpoint.mode == PLAIN or endpoint.mode in plan.urls:
                 raise
-            failed[endpoint.mode] = str(error)
-            console.print(f"[yellow]{endpoint.mode} cannot be measured:[/] {error}")
+            _lose(endpoint.mode, str(error), taken, console)
         else:
             lanes.append(lane)
-    return lanes, failed
+    return lanes
 
 
 class _Lane:

@@ -202,6 +202,19 @@ def test_a_run_that_breaks_leaves_the_report_of_its_whole_rounds(tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--starts", "3", "--rounds", "2"], "--starts expects no more than the 2 rounds, got 3"),
+        (["--starts", "2", "--url", "plain=http://127.0.0.1:1"], "cannot be done with that of"),
+    ],
+)
+def test_starts_that_cannot_be_are_refused(words, sentence, tmp_path):
+    result = invoke("bench", *words, "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert sentence in str(result.exception)
+
+
 def test_plain_decoding_that_does_not_start_ends_the_run_with_the_reason(tmp_path, monkeypatch):
     server = Server([], log=tmp_path / "server.log")
     server.log.write_text("ValueError: no such model: nowhere")

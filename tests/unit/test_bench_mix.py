@@ -7,6 +7,7 @@ import pytest
 from dflash_sglang.bench import charts, mix_charts, report, statistics
 from dflash_sglang.bench.mix import Situation, mix_of, situation_of
 from dflash_sglang.bench.mix_tables import situations_table
+from dflash_sglang.bench.records import Case, Cell, Load
 from tests.unit.bench_runs import plain_and_tree
 
 
@@ -77,6 +78,49 @@ def test_cells_of_one_load_and_context_are_taken_together(run):
         assert len(alike) > 1
         rates = [mix_of(both).cells[case].throughput["tree8"].value for case in alike]
         assert min(rates) <= found.throughput["tree8"].value <= max(rates)
+
+
+def mix_with(rates):
+    """Of one case: mode -> output tokens/s in each round."""
+    case = Case(workload="builtin", temperature=0.0, load=Load(concurrency=1))
+    base = plain_and_tree()
+    (round_, *_), *_ = (cell.rounds for cell in base.cells)
+    tokens = sum(answer.tokens for answer in round_.answers)
+    cells = [
+        Cell(
+            mode=mode,
+            case=case,
+            rounds=[msgspec.structs.replace(round_, wall_s=tokens / rate) for rate in each],
+        )
+        for mode, each in rates.items()
+    ]
+    modes = dict.fromkeys(rates, "http://x")
+    setup = msgspec.structs.replace(base.setup, modes=modes)
+    return mix_of(msgspec.structs.replace(base, cells=cells, setup=setup))
+
+
+def test_noise_does_not_choose_the_fixed_width_that_a_round_is_held_against():
+    """Three fixed widths that are alike: the best of each round is ahead by noise alone."""
+    rng = np.random.default_rng(0)
+    modes = ("tree4", "tree8", "tree16", "adaptive")
+    found = [
+        mix_with({mode: np.exp(rng.normal(0, 0.1, 6)) for mode in modes}).whole.over_best_fixed
+        for _ in range(100)
+    ]
+    assert abs(np.log([figure.value for figure in found]).mean()) < 0.02
+
+
+def test_a_disturbed_round_is_no_part_of_the_comparison():
+    calm = [100.0] * 6
+    found = mix_with({"plain": calm, "tree8": calm, "adaptive": [25.0, *calm[1:]]}).whole
+    assert found.over_best_fixed.value == found.over_plain.value == pytest.approx(1)
+
+
+def test_cells_that_come_up_to_the_others_are_counted():
+    even = [100.0 + at for at in range(6)]
+    worse = [0.9 * rate for rate in even]
+    assert mix_with({"plain": worse, "tree8": even, "adaptive": even}).reach(0.98) == (1, 1, 0)
+    assert mix_with({"plain": worse, "tree8": even, "adaptive": worse}).reach(0.98) == (0, 1, 1)
 
 
 def without(run, gone):

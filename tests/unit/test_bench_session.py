@@ -4,16 +4,19 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from dflash_sglang.bench import session
 from dflash_sglang.bench.cases import all_cases
 from dflash_sglang.bench.errors import BenchError
 from dflash_sglang.bench.metrics import METRICS
 from dflash_sglang.bench.modes import Pair, parse_mode
 from dflash_sglang.bench.records import Load, PhaseUse, Round, Run, WidthUse
+from dflash_sglang.bench.server import ServerError
 from dflash_sglang.bench.session import BrokenRun, Plan, execute
 from dflash_sglang.bench.workloads import load_workloads
 from tests.unit.bench_server import Behaviour, serving
@@ -63,16 +66,17 @@ def test_prompts_for_each_user_differ_from_round_to_round_and_not_between_modes(
             ["builtin:json"],
             [1, 4, 16],
             prompts_per_user=1,
+            least_prompts=2,
         )
         run = measure(made)
     for users in (1, 4, 16):
         cells = [cell for cell in run.cells if cell.case.load.concurrency == users]
         first, second = (asked(round_) for round_ in cells[0].rounds)
-        assert len(first) == len(second) == users
+        assert len(first) == len(second) == max(users, 2)
         assert [asked(round_) for round_ in cells[1].rounds] == [first, second]
         if users < 16:
             assert not set(first) & set(second)
-    assert run.setup.prompts_per_user == 1
+    assert (run.setup.prompts_per_user, run.setup.least_prompts) == (1, 2)
 
 
 @pytest.mark.parametrize(("keeps", "flushes"), [(False, 2), (True, 0)])
@@ -94,6 +98,68 @@ def test_rounds_before_the_one_that_broke_are_kept(rounds):
     run = broken.value.run
     assert run.setup.rounds == rounds
     assert [len(cell.rounds) for cell in run.cells] == [rounds, rounds]
+
+
+class Startable:
+    """In a server's place: it answers at once, as the stand-in does, and counts its starts."""
+
+    address = ""
+    starts = 0
+    fails_at = 0
+
+    def __init__(self, arguments, *, startup_timeout):
+        self.url, self.command = type(self).address, "python -m sglang.launch_server"
+        self.log = SimpleNamespace(read_text=lambda errors: "RuntimeError: no memory")
+
+    def start(self):
+        type(self).starts += 1
+
+    def wait(self):
+        if type(self).starts == type(self).fails_at:
+            raise ServerError("exited")
+
+    def ask_to_stop(self):
+        pass
+
+    stop = ask_to_stop
+
+
+@pytest.fixture
+def startable(monkeypatch):
+    with serving(QUICK) as fake:
+        stand_in = type("StandIn", (Startable,), {"address": fake.url})
+        monkeypatch.setattr(session, "Server", stand_in)
+        yield stand_in
+
+
+def started_here(**changes) -> Plan:
+    modes = [parse_mode("tree8"), parse_mode("tree16")]
+    pair = Pair("target", "drafter")
+    return plan({}, ["builtin:json"], [4], pair=pair, modes=modes, prompts_per_user=1, **changes)
+
+
+def test_rounds_are_spread_over_the_starts_of_the_servers(startable):
+    run = measure(started_here(rounds=3, starts=2))
+    assert startable.starts == 2 * 2
+    assert (run.setup.rounds, run.setup.starts) == (3, 2)
+    for cell in run.cells:
+        first, second, third = map(asked, cell.rounds)
+        assert len({*first, *second, *third}) == 3 * 4  # other prompts in each round
+
+
+def test_a_mode_that_does_not_start_again_ends_the_run_and_its_rounds_are_kept(startable):
+    startable.fails_at = 4
+    with pytest.raises(BrokenRun, match="tree16 could not be measured again: no memory") as broken:
+        measure(started_here(rounds=4, starts=2))
+    run = broken.value.run
+    assert [len(cell.rounds) for cell in run.cells] == [2, 2] and run.setup.rounds == 2
+
+
+def test_a_mode_that_never_starts_is_left_out(startable):
+    startable.fails_at = 2
+    run = measure(started_here(rounds=2, starts=2))
+    assert list(run.refused) == ["tree16"] and startable.starts == 3
+    assert [(cell.mode, len(cell.rounds)) for cell in run.cells] == [("tree8", 2)]
 
 
 @pytest.fixture

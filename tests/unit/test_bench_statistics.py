@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dflash_sglang.bench.statistics import change, mean, paired_ratio
+from dflash_sglang.bench.statistics import change, mean, median, paired_ratio
 
 
 def test_mean_of_three_has_students_interval():
@@ -59,3 +59,26 @@ def test_a_change_beyond_noise_is_called_one():
 def test_equal_repetitions_without_spread_are_judged_by_their_ratio():
     assert change([2.0, 2.0], [2.0, 2.0]).beyond_noise is False
     assert change([2.0, 2.0], [3.0, 3.0]).beyond_noise is True
+
+
+def test_one_disturbed_round_hardly_moves_a_median():
+    calm = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
+    disturbed = [0.25, *calm[1:]]
+    assert median(calm).value == pytest.approx(median(disturbed).value)
+    assert median(calm).interval == (1.0, 1.05)
+
+
+def test_a_median_has_an_interval_from_six_repetitions_on():
+    assert [median([1.0] * count).interval is None for count in (1, 5, 6)] == [True, True, False]
+    with pytest.raises(ValueError, match="at least one"):
+        median([])
+
+
+@pytest.mark.parametrize("repetitions", [6, 9, 12])
+def test_the_intervals_of_medians_cover_them_whatever_the_distribution(repetitions):
+    rng = np.random.default_rng(2)
+    covered = sum(
+        low <= 0 <= high
+        for low, high in (median(rng.standard_cauchy(repetitions)).interval for _ in range(2000))
+    )
+    assert covered / 2000 > 0.94
