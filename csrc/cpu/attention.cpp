@@ -99,7 +99,7 @@ void run_chunks(const AttentionCall<T>& call, std::vector<TileSpan>& tiles) {
     return RowStates::at(memory.data() + span.memory + (chunk - span.first_chunk) * size,
                          tile.lanes(), v_width);
   };
-  for_each_item(int64_t(items.size()), [&](int64_t i) {
+  for_each_item(int64_t(items.size()), true, [&](int64_t i) {
     const TileSpan& span = tiles[items[i].tile];
     AttentionTile<T> tile = open(span);
     tile.compute_chunk(items[i].chunk, state(tile, span, items[i].chunk));
@@ -120,13 +120,11 @@ template <typename T>
 void run(const AttentionCall<T>& call) {
   int64_t work = 0;
   std::vector<TileSpan> tiles = cut_tiles(call, work);
-  const int64_t threads = at::get_num_threads();
-  if (work < kSerialWork || threads == 1) {
-    for (const TileSpan& span : tiles) run_tile(call, span);
-  } else if (int64_t(tiles.size()) < threads) {
+  const bool is_much = work >= kSerialWork;
+  if (is_much && int64_t(tiles.size()) < at::get_num_threads()) {
     run_chunks(call, tiles);
   } else {
-    for_each_item(int64_t(tiles.size()), [&](int64_t i) { run_tile(call, tiles[i]); });
+    for_each_item(int64_t(tiles.size()), is_much, [&](int64_t i) { run_tile(call, tiles[i]); });
   }
 }
 

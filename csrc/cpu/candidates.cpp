@@ -77,11 +77,7 @@ Candidates launch_candidates(const at::Tensor& unary_logits, const at::Tensor& s
         {tokens.mutable_data_ptr<int64_t>() + item * W, logits.mutable_data_ptr<float>() + item * W,
          log_q.mutable_data_ptr<float>() + item * W, noise.mutable_data_ptr<float>() + item * W});
   };
-  if (rows.numel() < kSerialColumns) {
-    for (int64_t item = 0; item < bs * g; ++item) find(item);
-  } else {
-    for_each_item(bs * g, find);
-  }
+  for_each_item(bs * g, rows.numel() >= kSerialColumns, find);
   return out;
 }
 

@@ -62,11 +62,7 @@ at::Tensor launch_convolve(const at::Tensor& x, const at::Tensor& kernel,
         convolve_position<Lanes1>(SerialGroup(), view, int(item % length));
       }
     };
-    if (out.numel() * taps < kSerialWork) {
-      for (int64_t item = 0; item < blocks * length; ++item) compute(item);
-    } else {
-      for_each_item(blocks * length, compute);
-    }
+    for_each_item(blocks * length, out.numel() * taps >= kSerialWork, compute);
   });
   return out;
 }

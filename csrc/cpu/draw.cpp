@@ -17,15 +17,6 @@ namespace {
 
 constexpr int64_t kSerialColumns = 1 << 15;  // below, waking other threads costs more
 
-template <typename Body>
-void for_each_row(int64_t rows, int64_t columns, const Body& body) {
-  if (rows * columns < kSerialColumns) {
-    for (int64_t row = 0; row < rows; ++row) body(row);
-  } else {
-    for_each_item(rows, body);
-  }
-}
-
 void check_logits(const char* name, const at::Tensor& logits) {
   TORCH_CHECK_VALUE(logits.scalar_type() == at::kFloat && logits.dim() == 3 && logits.size(2) > 0,
                     name, " expects float32 logits [bs, N, V >= 1], got ", logits.sizes(), " ",
@@ -39,7 +30,7 @@ at::Tensor launch_argmax(const at::Tensor& logits) {
   at::Tensor tokens = at::empty({bs, nodes}, logits.options().dtype(at::kLong));
   const float* row = rows.const_data_ptr<float>();
   int64_t* token = tokens.mutable_data_ptr<int64_t>();
-  for_each_row(bs * nodes, columns, [&](int64_t r) {
+  for_each_item(bs * nodes, bs * nodes * columns >= kSerialColumns, [&](int64_t r) {
     token[r] = argmax_row(SerialGroup(), row + r * columns, columns).column;
   });
   return tokens;
@@ -110,7 +101,8 @@ at::Tensor launch_draw(const at::Tensor& logits, const at::Tensor& temperatures,
                       marks_doubt};
   at::Tensor tokens = at::empty({bs, nodes}, seeds.options());
   int64_t* token = tokens.mutable_data_ptr<int64_t>();
-  for_each_row(bs * nodes, columns, [&](int64_t r) { token[r] = call.draw(r); });
+  for_each_item(bs * nodes, bs * nodes * columns >= kSerialColumns,
+                [&](int64_t r) { token[r] = call.draw(r); });
   return tokens;
 }
 

@@ -81,11 +81,7 @@ at::Tensor launch_pair_scores(const at::Tensor& gates, const at::Tensor& anchors
         normalize_lattice(SerialGroup(), out, int(K), temperature > 0 ? temperature : 1.0f);
       }
     };
-    if (bs * positions * K * K * rank < kSerialWork) {
-      for (int64_t item = 0; item < bs * positions; ++item) compute(item);
-    } else {
-      for_each_item(bs * positions, compute);
-    }
+    for_each_item(bs * positions, bs * positions * K * K * rank >= kSerialWork, compute);
   });
   return scores;
 }

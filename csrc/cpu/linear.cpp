@@ -47,11 +47,8 @@ void launch(const at::Tensor& x, const at::Tensor& weight, const std::optional<a
     LinearPanel<T>(call, item % row_blocks * kPanelRows, item / row_blocks * kPanelColumns)
         .compute(room_for(scratch, kPanelColumns * call.width));
   };
-  if (call.rows * call.columns * call.depth < kSerialWork) {
-    for (int64_t item = 0; item < panels * row_blocks; ++item) compute(item);
-  } else {
-    for_each_item(panels * row_blocks, compute);
-  }
+  const bool is_much = call.rows * call.columns * call.depth >= kSerialWork;
+  for_each_item(panels * row_blocks, is_much, compute);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,

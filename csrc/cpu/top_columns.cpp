@@ -48,11 +48,7 @@ std::tuple<at::Tensor, at::Tensor> top_columns(const at::Tensor& logits, int64_t
     for (int64_t rank = 0; rank < count; ++rank) found[rank] = row[places[rank]];
   };
   const int64_t items = rows.numel() / length;
-  if (rows.numel() < kSerialColumns) {
-    for (int64_t item = 0; item < items; ++item) find(item);
-  } else {
-    for_each_item(items, find);
-  }
+  for_each_item(items, rows.numel() >= kSerialColumns, find);
   return {values, columns};
 }
 
