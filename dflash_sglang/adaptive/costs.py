@@ -5,7 +5,9 @@ for each request, one for each node, and one for every cached token that a reque
 to. Plain decoding is a step of one node without a draft. Devices are not linear (a GEMM of nine
 rows can cost what eight cost, or twice, and a context that leaves a cache costs more than one that
 does not), so each place, of batch size, length of contexts and nodes, also keeps how far its
-measurements are from the fit; places without any lean on their neighbours. Machines are faster and
+measurements are from the fit; places without any lean on their neighbours. How a place's widths
+differ is left to the fit, as far as that was good, until measurements say otherwise beyond their
+noise: single steps are off by more than the widths differ by. Machines are faster and
 slower from one second to the next, all places alike: that is kept apart, or the width that happened
 to be measured in a slow second would be shunned.
 """
