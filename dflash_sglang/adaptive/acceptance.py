@@ -182,17 +182,18 @@ class AcceptModel:
         self._row_accepted[rows] = keep * self._row_accepted[rows] + got
         self._ages[0, rows] = 0
 
-    def remember(self, kinds: Kinds, curves: Floats) -> None:
+    def remember(self, kinds: Kinds, curves: Floats, is_bound: NDArray[np.bool_]) -> None:
         """Take in what trees were expected to bring.
 
         Args:
             curves: [bs, W] tokens at each width, the mean of some steps.
+            is_bound: [bs], of requests with limits of their own, which say nothing of others.
         """
         rows, origin = kinds.rows, (self._origins[kinds.rows], kinds.sampled)
         news = (1 - _CURVE_MEMORY ** self._ages[1, rows])[:, None]
         self._curves[rows] += news * (curves - self._curves[rows])
         self._ages[1, rows] = 0
-        drift = self._curves[rows] - self._origin_curves[origin]
+        drift = (self._curves[rows] - self._origin_curves[origin]) * ~is_bound[:, None]
         np.add.at(self._origin_curves, origin, _ORIGIN_SHARE * drift)
 
     def _welcome(self, kinds: Kinds) -> None:

@@ -32,7 +32,7 @@ _TRUST = 0.5  # measurements that a mean of more places weighs
 # taken to lie on the fit, but for a slope over powers of two, as far as the fit was good; and for
 # what is beyond all noise.
 _LEAST_MISFIT = 0.02  # of a fit, relative, however small it seems
-_UNKNOWN_MISFIT = 0.5  # of what was assumed instead of a fit
+_UNKNOWN_MISFIT = 0.5  # of what was assumed, or fitted to too few steps to tell
 _NOISE = 0.15  # of a measurement, relative
 _BEYOND_NOISE = 3.0  # standard errors
 _FIRST_TRUST = 0.1  # what a measurement at the start weighs beside those of real steps
@@ -69,11 +69,11 @@ class CostModel:
     Args:
         widths: W ascending numbers of nodes that steps may have.
         coefficients: milliseconds per feature, from :meth:`fit`.
-        misfit: how far steps are from them, relative.
+        misfit: how far steps are from them, relative; None: they were assumed.
     """
 
     def __init__(
-        self, widths: Sequence[int], coefficients: np.ndarray, misfit: float = _UNKNOWN_MISFIT
+        self, widths: Sequence[int], coefficients: np.ndarray, misfit: float | None = None
     ) -> None:
         self._widths = list(widths)
         shape = (len(_BATCH_SIZES) * len(_LENGTHS), len(widths))
@@ -90,8 +90,10 @@ class CostModel:
         plain = np.array(self._widths) == 1
         alike = (plain[:, None] == plain[None, :]) & ~np.eye(len(plain), dtype=bool)
         self._near_widths = _nearness(self._widths, _NODES_REACH) * alike
+        self._is_fitted = misfit is not None
         # Measurements that weigh as much as the fit does.
-        self._fit_trust = (_NOISE / max(misfit, _LEAST_MISFIT)) ** 2
+        misfit = _UNKNOWN_MISFIT if misfit is None else max(misfit, _LEAST_MISFIT)
+        self._fit_trust = (_NOISE / misfit) ** 2
 
         # Features are linear in requests and in context, so times at all widths are three vectors.
         def times(requests: int, context: int) -> np.ndarray:
@@ -120,8 +122,10 @@ class CostModel:
         times = np.array([row.milliseconds for row in rows])
         features = np.array([_features(row.step) for row in rows])
         coefficients, _ = nnls(features / times[:, None], np.ones(len(rows)))
-        misfit = np.log(features @ coefficients / times).std()
-        model = cls(widths, coefficients, float(misfit))
+        free = len(rows) - np.count_nonzero(coefficients)
+        errors = np.log(features @ coefficients / times)
+        misfit = math.sqrt(errors @ errors / free) if free > 0 else _UNKNOWN_MISFIT
+        model = cls(widths, coefficients, misfit)
         for row in rows:
             place = model._place_of(row.step)
             model._take_in(*place, model._ratio(row, place[1]), _FIRST_TRUST)
@@ -159,7 +163,7 @@ class CostModel:
         news = self._ratio(measured, column) - self._pace - expected
         count = self._counts[row, column]
         surprise, pace = _NEW_SURPRISE, 0.0
-        if count == 0:
+        if count == 0 and self._is_fitted:
             news = min(news, 0.0)  # first steps of a kind are cold: caches, memory, kernels
         elif count >= _KNOWN:
             was_outlier, self._was_outlier = self._was_outlier, news > math.log(_OUTLIER)

@@ -34,8 +34,9 @@ _LONGEST_REST = 8  # plain steps that are decided together,
 _LONGEST_REST_MS = 100.0  # and about what they may take: new requests wait for their end
 _TRIED_REST = 4  # plain steps that are tried together
 _ROOM = 2  # widths beyond the best one that a draft has nodes for
-_NEW_WIDTH_EVERY = 4  # steps between tries of a neighbour without a measured time
-_NEIGHBOUR_EVERY = 32  # steps between tries of the best width's neighbours
+# Steps, or for plain decoding plans, between tries of a neighbour without a measured time,
+_NEW_WIDTH_EVERY = 4
+_NEIGHBOUR_EVERY = 32  # and of the best width's neighbours
 _MEASUREMENTS = 2  # after which a width's time is known
 _WORTH_A_TRY = 0.8  # of the best rate, which a width must promise to be tried
 _PLAIN_WORTH_A_TRY = 0.4  # the same for plain decoding, whose time may be far from the expected one
@@ -50,6 +51,7 @@ class Outlook(NamedTuple):
     longest: int  # plain steps that may be decided together
     rest: int  # of them, before asking again; 0: draft
     ceiling: int  # nodes that are worth drafting
+    probes: bool  # a batch that decodes plainly drafts this once
 
 
 class Width(NamedTuple):
@@ -104,7 +106,8 @@ class WidthPolicy:
             rest = min(longest, _TRIED_REST) if tries_plain else 0
         ceiling = self._widths[min(best + _ROOM, len(self._widths) - 1)]
         rate = float(rates.max())
-        return Outlook(times.tolist(), counts.tolist(), rate, longest, rest, ceiling)
+        probes = not self._drafting and rest == 0
+        return Outlook(times.tolist(), counts.tolist(), rate, longest, rest, ceiling, probes)
 
     def choose(self, tokens: Sequence[float], outlook: Outlook) -> Width:
         """The width of a step that has drafted.

@@ -176,7 +176,8 @@ def bench(
         typer.Option(
             min=1,
             help="Starts of the servers, over which the rounds are spread: two that are started "
-            "alike differ by some per cent. Without it 1; with --mix 3.",
+            "alike differ by some per cent. Without it 1; with --mix as many as rounds, or 1 "
+            "beside --url.",
             rich_help_panel=_MEASURING,
         ),
     ] = None,
@@ -250,7 +251,7 @@ def bench(
         ignore_eos=ignore_eos or preset.ignore_eos,
         seed=seed,
         prompts_per_user=_given(prompts_per_user, preset.prompts_per_user),
-        least_prompts=_given(least_prompts, preset.least_prompts),
+        least_prompts=_least_prompts(least_prompts, preset, prompts_per_user, prompts),
         keeps_cache=_given(keep_cache, preset.keep_cache),
         starts=_starts(starts, preset.starts, repetitions, list(urls)),
     )
@@ -343,6 +344,30 @@ def _starts(option: int | None, usual: int, rounds: int, urls: list[Mode]) -> in
         )
     if option > rounds:
         raise BenchError(f"--starts expects no more than the {rounds} rounds, got {option}.")
+    return option
+
+
+def _least_prompts(
+    option: int | None, preset: Preset, prompts_per_user: int | None, prompts: int
+) -> int:
+    """Prompts of a case in a round, however few its users are.
+
+    Raises:
+        BenchError: every case is asked all prompts, or there are fewer.
+    """
+    from dflash_sglang.bench.errors import BenchError
+
+    if option is None:
+        return min(preset.least_prompts, prompts)
+    if prompts_per_user is None and preset.prompts_per_user is None:
+        raise BenchError(
+            "--least-prompts is for --prompts-per-user or --mix: without them every case is asked "
+            f"all {prompts} prompts."
+        )
+    if option > prompts:
+        raise BenchError(
+            f"--least-prompts expects no more than the {prompts} of --prompts, got {option}."
+        )
     return option
 
 

@@ -13,12 +13,13 @@ from dflash_sglang.bench.records import Case, Cell, Run
 from dflash_sglang.bench.tables import Row, Table
 
 MIX_NOTE = (
-    "Output tokens/s of all users, of the median round; over the whole mix, which has equally many "
-    "tokens in each row, the harmonic mean of the rows. Context is the mean length of the prompts "
-    "in tokens. Ratios are medians of the rounds' ratios; of six rounds and more an interval of "
-    "95 % follows. The best fixed mode is the one of the row, in the last row the best single one "
-    "for the whole mix; each round is held against the one that was best in the other rounds, so "
-    "that noise does not choose it."
+    "Output tokens/s of all users, of the median round; for the whole mix, which has equally many "
+    "tokens in each row, a round is the harmonic mean of its rows. Context is the mean length of "
+    "the prompts in tokens. Ratios are medians of the rounds' ratios; from six rounds on an "
+    "interval of 95 % follows, if each had servers of its own (--starts). The best fixed mode is "
+    "the one of the row, in the last row the best single one for the whole mix; each round, unless "
+    "it is the only one, is held against the one that was best in the other rounds, so that noise "
+    "does not choose it."
 )
 WIDTHS_NOTE = (
     "Steps by the nodes that they verified for each request (1 is plain decoding), as the server "
@@ -28,8 +29,8 @@ WIDTHS_NOTE = (
 )
 SITUATIONS_NOTE = (
     "The same by load and context: output tokens/s over equally many tokens of each kind of text, "
-    "the harmonic mean of their rows above. Context is the shortest and longest of their prompts' "
-    "mean lengths in tokens."
+    "a round being the harmonic mean of their rows above. Context is the shortest and longest of "
+    "their prompts' mean lengths in tokens."
 )
 _SHARE = 0.98  # of another mode, that adaptive decoding should come to everywhere
 _CASE = ("workload", "temperature", "load", "context")

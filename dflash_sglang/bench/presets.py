@@ -74,7 +74,7 @@ def mix(context_words: int) -> Preset:
         ignore_eos=True,
         concurrency="1,4,8,16",
         rounds=6,
-        starts=3,
+        starts=6,
         keep_cache=True,
         # Between two rounds nothing is evicted that the next one asks for again.
         kv_tokens=40_000,

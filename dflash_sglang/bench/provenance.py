@@ -10,6 +10,8 @@ import msgspec
 
 from dflash_sglang.bench.errors import ProvenanceError
 
+_LOPSIDED = 0.25  # of half an interval, that its middle may be off the value
+
 
 class Measured(msgspec.Struct, frozen=True, tag="measured", tag_field="kind", kw_only=True):
     """Observed on a machine by a command that can be run again."""
@@ -54,11 +56,17 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     interval: tuple[float, float] | None = None  # 95 % confidence
 
     def text(self, digits: int = 3) -> str:
-        """The value to ``digits`` significant digits, with half the interval's width."""
+        """The value to ``digits`` significant digits, with half the interval's width.
+
+        Or with its ends, where the value lies far from the middle.
+        """
         if self.interval is None:
             return significant(self.value, digits)
         low, high = self.interval
-        return f"{significant(self.value, digits)} ± {significant((high - low) / 2, 2)}"
+        value, half = significant(self.value, digits), (high - low) / 2
+        if abs((high + low) / 2 - self.value) > _LOPSIDED * half:
+            return f"{value} ({significant(low, digits)} to {significant(high, digits)})"
+        return f"{value} ± {significant(half, 2)}"
 
 
 def kind_of(provenance: Provenance) -> str:

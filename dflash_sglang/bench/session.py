@@ -97,11 +97,11 @@ def execute(plan: Plan, command: str, console: Console) -> Run:
     asyncio.run(_check_answering(plan.urls.values()))  # before minutes of starting the others
     measured = measured_now(command)
     taken = _Taken()
-    for index, rounds in enumerate(_rounds_by_start(plan)):
+    for rounds in _rounds_by_start(plan):
         try:
             _sit(plan, rounds, taken, console)
         except (BenchError, ServerError, KeyboardInterrupt) as error:
-            if index == 0:
+            if not taken.whole_rounds:
                 raise
             taken.broken = str(error) or _INTERRUPTED
         if taken.broken is not None:
@@ -124,7 +124,7 @@ class _Taken:
     @property
     def whole_rounds(self) -> int:
         """Rounds that every cell has."""
-        return min(map(len, self.rounds.values()))
+        return min(map(len, self.rounds.values()), default=0)
 
 
 def _rounds_by_start(plan: Plan) -> list[range]:
@@ -179,7 +179,7 @@ def _run(plan: Plan, taken: _Taken, measured: Measured) -> Run:
         prompts_per_user=plan.prompts_per_user,
         least_prompts=plan.least_prompts,
         keeps_cache=plan.keeps_cache,
-        starts=plan.starts,
+        starts=sum(rounds.start < whole for rounds in _rounds_by_start(plan)),
     )
     return Run(
         format=FORMAT,
@@ -330,9 +330,12 @@ class _Lane:
         A server that has no such endpoint keeps what it has.
         """
         for _ in range(_FLUSH_ATTEMPTS):
-            async with self._session.post(f"{self._url}/flush_cache") as response:
-                if response.status in (200, 404):
-                    return
+            try:
+                async with self._session.post(f"{self._url}/flush_cache") as response:
+                    if response.status in (200, 404):
+                        return
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise BenchError(f"the server at {self._url} is gone: {error}.") from error
             # SGLang refuses while the last request is still being wound up.
             await asyncio.sleep(_FLUSH_WAIT_S)
         raise BenchError(f"the server at {self._url} is busy: its prefix cache cannot be emptied.")

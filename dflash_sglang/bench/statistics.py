@@ -47,7 +47,7 @@ def median(samples: Sequence[float]) -> Estimate:
     if values.size == 0:
         raise ValueError("expected at least one repetition, got none")
     center = float(np.median(values))
-    # As many repetitions are left out at each end as lie below the true median by chance.
+    # The bound is the last repetition that is below the true median in more than chance's share.
     outside = int(stats.binom.ppf((1 - CONFIDENCE) / 2, values.size, 0.5))
     if outside < 1:
         return Estimate(center, None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dflash_sglang.adaptive.acceptance import Floats, Ints
 from dflash_sglang.request_limits import parse_limits
@@ -65,6 +66,10 @@ class LimitTable:
         columns = torch.arange(tree.tokens.shape[1], device=rows.device)
         beyond = (columns >= nodes[:, None]) | (tree.depths > depths[:, None])  # [bs, N]
         return tree._replace(tokens=tree.tokens.masked_fill(beyond, _NO_TOKEN))
+
+    def binds(self, rows: Ints) -> NDArray[np.bool_]:
+        """Whether these requests, [bs], have limits of their own."""
+        return self._is_bound[rows]
 
     def bounds(self, rows: Ints) -> Ints:
         """Nodes, root included, and depth that these requests allow at most, [bs, 2]."""

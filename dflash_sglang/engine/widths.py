@@ -155,6 +155,7 @@ class AdaptiveWidth:
         self._log, self._recent = WidthLog(self._widths), WidthLog(self._widths)
         self._plan: _Plan | None = None
         self._lessons = 0
+        self._has_learned = True  # from the plan before
         self._rids: dict[int, str] = {}  # of the request in each row
 
     def admit(self, requests: list[Req]) -> None:
@@ -231,16 +232,26 @@ class AdaptiveWidth:
         width = width._replace(nodes=self._agree(width.nodes))
         plan.leg.width = width
         if not plan.curves:
-            plan.steps = self._agree(self._thrift.steps(width.milliseconds))
-            # In turn, since an answer's first steps are unlike its later ones.
-            plan.lesson_at = self._lessons % plan.steps
-            self._lessons += 1
+            usual = 1 if plan.outlook.probes else self._thrift.steps(width.milliseconds)
+            plan.steps = self._agree(usual)
+            # In turn, since an answer's first steps are unlike its later ones; but the first one
+            # behind a plan that ended before its lesson.
+            plan.lesson_at = self._lessons % plan.steps if self._has_learned else 0
+            self._lessons += self._has_learned
+            self._has_learned = False
         if len(plan.curves) == plan.lesson_at:
-            values = np.exp(tree.log_values.numpy(), dtype=np.float64)
-            plan.lesson = DraftedNodes(tree.depths.numpy(), values)
+            plan.lesson = self._drafted_nodes(tree, plan)
         plan.curves.append(curves)
         self._thrift.choose(_milliseconds_since(now))
         return first_nodes(tree, width.nodes)
+
+    def _drafted_nodes(self, tree: DraftTree, plan: _Plan) -> DraftedNodes:
+        """What can be learned from: nothing from nodes that their request's limits rule out."""
+        depths = tree.depths.numpy()
+        values = np.exp(tree.log_values.numpy(), dtype=np.float64)
+        most_nodes, most_depth = self._limits.bounds(plan.kinds.rows).T[:, :, None]  # [bs, 1]
+        within = (np.arange(depths.shape[1]) < most_nodes) & (depths <= most_depth)
+        return DraftedNodes(depths, values * within)
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
@@ -256,17 +267,20 @@ class AdaptiveWidth:
             accepted[requests, path[requests, depths]] = True
             self._model.learn(plan.kinds, plan.lesson, accepted)
             plan.lesson = None
+            self._has_learned = True
         self._thrift.plan(_milliseconds_since(now))
 
     def _settle(self, plan: _Plan) -> None:
         """Take in what a plan's finished legs took and brought."""
         forwards = sum(leg.forwards for leg in plan.legs)
-        choosing = self._thrift.settle(len(plan.legs), plan.steps, drafted=plan.drafts)
+        # A leg that a prefill cut off has chosen its width, too.
+        chosen = len(plan.curves) if plan.drafts else len(plan.legs)
+        choosing = self._thrift.settle(max(chosen, 1), plan.steps, drafted=plan.drafts)
         self._model.grow_older(plan.kinds.rows, forwards)
         curves = plan.remembered
         if plan.legs and plan.drafts:
             curves = np.mean(plan.curves[: len(plan.legs)], axis=0)  # [bs, W]
-            self._model.remember(plan.kinds, curves)
+            self._model.remember(plan.kinds, curves, self._limits.binds(plan.kinds.rows))
         for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
             alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
             took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)

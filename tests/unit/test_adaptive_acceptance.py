@@ -7,7 +7,7 @@ from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Kinds
 from dflash_sglang.adaptive.domain import DOMAINS
 
 WIDTHS = (1, 2, 3, 4)
-UNBOUND = np.array([[4, 3]])
+UNBOUND, FREE = np.array([[4, 3]]), np.array([False])
 CODE, PROSE = DOMAINS.index("code"), DOMAINS.index("prose")
 NODES = DraftedNodes(np.array([[0, 1, 2, 1]]), np.array([[1.0, 0.8, 0.6, 0.1]]))
 ALL, NONE = np.array([[True, True, True, False]]), np.array([[True, False, False, False]])
@@ -27,7 +27,7 @@ def decode(model, accepted, steps, **kind):
     for _ in range(steps):
         model.grow_older(kinds(**kind).rows, 1)
         model.learn(kinds(**kind), NODES, accepted)
-        model.remember(kinds(**kind), curves_of(model, **kind))
+        model.remember(kinds(**kind), curves_of(model, **kind), FREE)
 
 
 def curves_of(model, bounds=UNBOUND, nodes=NODES, **kind):
@@ -84,8 +84,18 @@ def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
     model.grow_older(kinds().rows, 30)
-    model.remember(kinds(), np.array([[1.0, 1.01, 1.02, 1.03]]))
+    model.remember(kinds(), np.array([[1.0, 1.01, 1.02, 1.03]]), FREE)
     assert model.remembered(kinds())[0, -1] < 1.1
+
+
+def test_a_request_with_limits_of_its_own_says_nothing_of_its_origin():
+    model = model_with([CODE, CODE])
+    before = model.remembered(kinds(row=1)).copy()
+    for _ in range(40):
+        model.grow_older(kinds().rows, 1)
+        model.remember(kinds(), np.array([[1.0, 1.0, 1.0, 1.0]]), ~FREE)
+    model.restart(np.array([1]), np.array([CODE]))
+    assert model.remembered(kinds(row=1)) == pytest.approx(before)
 
 
 def test_nodes_that_were_not_verified_teach_nothing():

@@ -228,3 +228,24 @@ def test_a_width_that_is_dearer_than_the_fit_says_is_found_out():
     found = costs.milliseconds(1, CONTEXT) / CPU.times(1)
     four, six, eight, twelve = (found[WIDTHS.index(nodes)] for nodes in (4, 6, 8, 12))
     assert min(eight, twelve) / max(four, six) > 1.12
+
+
+def test_a_fit_through_too_few_points_is_not_trusted():
+    """A server of one request rehearses few steps, and the fit goes through all of them."""
+    steps = [Step(1, nodes, CONTEXT) for nodes in (1, 4)]
+    costs = CostModel.fit(WIDTHS, [Measured(step, CPU.milliseconds(step)) for step in steps])
+    for at in range(20):
+        step = Step(1, (2, 4)[at % 2], CONTEXT)
+        costs.correct(Measured(step, CPU.milliseconds(step)))
+    found = (costs.milliseconds(1, CONTEXT) / CPU.times(1))[[1, 3]]
+    assert found == pytest.approx([1, 1], rel=0.05)
+
+
+def test_a_cold_first_step_says_nothing_against_its_width():
+    costs = CPU.cost_model()
+    before = costs.milliseconds(2, CONTEXT)[3]
+    step = Step(2, 4, CONTEXT)
+    costs.correct(Measured(step, 20 * CPU.milliseconds(step)))
+    assert costs.milliseconds(2, CONTEXT)[3] == pytest.approx(before, rel=0.02)
+    costs.correct(Measured(step, 2 * CPU.milliseconds(step)))
+    assert costs.milliseconds(2, CONTEXT)[3] > 1.05 * before

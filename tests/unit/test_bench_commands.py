@@ -207,9 +207,11 @@ def test_a_run_that_breaks_leaves_the_report_of_its_whole_rounds(tmp_path):
     [
         (["--starts", "3", "--rounds", "2"], "--starts expects no more than the 2 rounds, got 3"),
         (["--starts", "2", "--url", "plain=http://127.0.0.1:1"], "cannot be done with that of"),
+        (["--least-prompts", "9"], "--least-prompts is for --prompts-per-user or --mix"),
+        (["--mix", "--least-prompts", "99"], "no more than the 16 of --prompts, got 99"),
     ],
 )
-def test_starts_that_cannot_be_are_refused(words, sentence, tmp_path):
+def test_starts_and_prompts_that_cannot_be_are_refused(words, sentence, tmp_path):
     result = invoke("bench", *words, "--out", str(tmp_path))
     assert result.exit_code == 1
     assert sentence in str(result.exception)

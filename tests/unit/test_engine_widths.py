@@ -196,6 +196,12 @@ def test_plans_whose_requests_end_early_are_made_longer() -> None:
 def test_all_steps_of_a_plan_are_learned_from_in_turn(
     chosen: Chosen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look_ahead = chosen.widths._policy.look_ahead
+    monkeypatch.setattr(
+        chosen.widths._policy,
+        "look_ahead",
+        lambda *args: look_ahead(*args)._replace(rest=0, probes=False),
+    )
     taught: list[int] = []
     monkeypatch.setattr(
         chosen.widths._model, "learn", lambda *_: taught.append(len(chosen.widths._plan.legs))
@@ -210,7 +216,7 @@ def test_what_a_request_gets_is_the_mean_of_its_plans_steps(
 ) -> None:
     remembered: list[Any] = []
     monkeypatch.setattr(
-        chosen.widths._model, "remember", lambda _, curves: remembered.append(curves)
+        chosen.widths._model, "remember", lambda _, curves, __: remembered.append(curves)
     )
     drafted_plan(chosen)
     remembered.clear()
@@ -218,3 +224,47 @@ def test_what_a_request_gets_is_the_mean_of_its_plans_steps(
     chosen.widths.admit([request(2)])  # the last of them is not over
     assert len(drafted) >= 2
     assert remembered[0] == pytest.approx(sum(drafted[:-1]) / (len(drafted) - 1))
+
+
+def test_plans_that_a_prompt_cuts_off_at_once_are_chosen_and_learned_from(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short answers, one after another: no step is ever followed by another one's start."""
+    taught: list[int] = []
+    monkeypatch.setattr(chosen.widths._model, "learn", lambda *_: taught.append(1))
+    for _ in range(8_000):
+        chosen.widths.admit([])
+        chosen.step()
+    assert chosen.widths._plan.steps <= 8
+    assert len(taught) > 2_000
+
+
+def test_a_probe_of_a_plain_batch_is_one_step(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_ahead = chosen.widths._policy.look_ahead
+    monkeypatch.setattr(
+        chosen.widths._policy,
+        "look_ahead",
+        lambda *args: look_ahead(*args)._replace(rest=0, probes=True),
+    )
+    chosen.widths.admit([])
+    for _ in range(5):
+        chosen.step()
+        assert chosen.widths._plan.steps == 1
+
+
+def test_nodes_beyond_a_requests_limits_teach_nothing(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lessons: list[Any] = []
+    monkeypatch.setattr(
+        chosen.widths._model, "learn", lambda _, nodes, __: lessons.append(nodes.values)
+    )
+    bound = request(3)
+    bound.sampling_params.custom_params = {"dflash2": {"nodes": 3}}
+    chosen.widths._limits.admit([bound])
+    chosen.widths.admit([bound])
+    while not lessons:
+        chosen.step([bound])
+    assert (lessons[0][0, :3] > 0).all() and not lessons[0][0, 3:].any()
