@@ -109,3 +109,8 @@ def test_numbers_have_three_significant_digits(value, text):
 def test_an_interval_is_shown_as_half_its_width():
     shown = Figure(value=100.0, unit="", provenance=MEASURED, interval=(95.0, 105.0))
     assert shown.text() == "100 ± 5.0"
+
+
+def test_an_interval_that_lies_to_one_side_of_its_value_is_told_by_its_ends():
+    shown = Figure(value=1.0, unit="x", provenance=MEASURED, interval=(0.25, 1.02))
+    assert shown.text() == "1.00 (0.25 to 1.02)"
