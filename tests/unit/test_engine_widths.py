@@ -69,6 +69,14 @@ def drafted_plan(chosen: Chosen) -> int:
     return plan.steps
 
 
+def decide(chosen: Chosen, monkeypatch: pytest.MonkeyPatch, **decision: int) -> None:
+    """From now on the policy decides so, whatever it is asked."""
+    look_ahead = chosen.widths._policy.look_ahead
+    monkeypatch.setattr(
+        chosen.widths._policy, "look_ahead", lambda *args: look_ahead(*args)._replace(**decision)
+    )
+
+
 def test_a_dear_plan_is_kept_for_some_steps(chosen: Chosen) -> None:
     steps, before = drafted_plan(chosen), chosen.plans
     assert steps >= 3
@@ -128,19 +136,13 @@ def test_plain_steps_that_the_host_must_see_are_decided_together_all_the_same(
 ) -> None:
     watched = batch_of(chosen.requests)
     watched.return_logprob = True
-    decided: list[int] = []
-    look_ahead = chosen.widths._policy.look_ahead
-
-    def plain_for_five(*args: Any) -> Any:
-        decided.append(1)
-        return look_ahead(*args)._replace(rest=5)
-
-    monkeypatch.setattr(chosen.widths._policy, "look_ahead", plain_for_five)
+    decide(chosen, monkeypatch, rest=5)
+    before = chosen.plans
     chosen.widths.admit([])
     for _ in range(10):
         assert chosen.widths.nodes(watched) == 1
         assert not chosen.widths.goes_on(watched, torch.zeros(2, dtype=torch.int64))
-    assert len(decided) == 2
+    assert chosen.plans == before + 2
 
 
 def test_tokens_of_every_step_are_counted(chosen: Chosen) -> None:
@@ -196,12 +198,7 @@ def test_plans_whose_requests_end_early_are_made_longer() -> None:
 def test_all_steps_of_a_plan_are_learned_from_in_turn(
     chosen: Chosen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_ahead = chosen.widths._policy.look_ahead
-    monkeypatch.setattr(
-        chosen.widths._policy,
-        "look_ahead",
-        lambda *args: look_ahead(*args)._replace(rest=0, probes=False),
-    )
+    decide(chosen, monkeypatch, rest=0, probes=False)
     taught: list[int] = []
     monkeypatch.setattr(
         chosen.widths._model, "learn", lambda *_: taught.append(len(chosen.widths._plan.legs))
@@ -242,12 +239,7 @@ def test_plans_that_a_prompt_cuts_off_at_once_are_chosen_and_learned_from(
 def test_a_probe_of_a_plain_batch_is_one_step(
     chosen: Chosen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_ahead = chosen.widths._policy.look_ahead
-    monkeypatch.setattr(
-        chosen.widths._policy,
-        "look_ahead",
-        lambda *args: look_ahead(*args)._replace(rest=0, probes=True),
-    )
+    decide(chosen, monkeypatch, rest=0, probes=True)
     chosen.widths.admit([])
     for _ in range(5):
         chosen.step()
