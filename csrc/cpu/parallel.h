@@ -9,7 +9,7 @@
 namespace dflash2 {
 
 // Calls body(item) for 0 <= item < items; threads take the next item when they are done with one.
-// Not worth waking them: one thread does it all.
+// Where they are not worth waking, one thread does it all.
 template <typename Body>
 void for_each_item(int64_t items, bool worth_threads, const Body& body) {
   const int64_t threads = worth_threads ? std::min<int64_t>(items, at::get_num_threads()) : 1;

@@ -251,9 +251,9 @@ def bench(
         ignore_eos=ignore_eos or preset.ignore_eos,
         seed=seed,
         prompts_per_user=_given(prompts_per_user, preset.prompts_per_user),
-        least_prompts=_least_prompts(least_prompts, preset, prompts_per_user, prompts),
+        least_prompts=preset.least_prompts_of(least_prompts, prompts_per_user, prompts),
         keeps_cache=_given(keep_cache, preset.keep_cache),
-        starts=_starts(starts, preset.starts, repetitions, list(urls)),
+        starts=preset.starts_of(starts, repetitions, list(urls)),
     )
     report.make_folder(out)  # before the minutes of measuring, not behind them
     console = Console()
@@ -325,50 +325,6 @@ def report_again(
 
     for file in write_report(read_run(run), out):
         typer.echo(file)
-
-
-def _starts(option: int | None, usual: int, rounds: int, urls: list[Mode]) -> int:
-    """Starts of the servers.
-
-    Raises:
-        BenchError: there are servers that are not started here, or fewer rounds.
-    """
-    from dflash_sglang.bench.errors import BenchError
-
-    if option is None:
-        return 1 if urls else min(usual, rounds)
-    if urls and option > 1:
-        raise BenchError(
-            f"--starts {option} starts servers again, which cannot be done with that of "
-            f"--url {urls[0]}=...: leave one of the two out."
-        )
-    if option > rounds:
-        raise BenchError(f"--starts expects no more than the {rounds} rounds, got {option}.")
-    return option
-
-
-def _least_prompts(
-    option: int | None, preset: Preset, prompts_per_user: int | None, prompts: int
-) -> int:
-    """Prompts of a case in a round, however few its users are.
-
-    Raises:
-        BenchError: every case is asked all prompts, or there are fewer.
-    """
-    from dflash_sglang.bench.errors import BenchError
-
-    if option is None:
-        return min(preset.least_prompts, prompts)
-    if prompts_per_user is None and preset.prompts_per_user is None:
-        raise BenchError(
-            "--least-prompts is for --prompts-per-user or --mix: without them every case is asked "
-            f"all {prompts} prompts."
-        )
-    if option > prompts:
-        raise BenchError(
-            f"--least-prompts expects no more than the {prompts} of --prompts, got {option}."
-        )
-    return option
 
 
 def _given(option: T | None, default: T) -> T:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dflash_sglang.bench.errors import BenchError
+from dflash_sglang.bench.modes import Mode
 from dflash_sglang.bench.records import Case
 
 _CREATIVE = "builtin:prose"
@@ -32,6 +34,44 @@ class Preset(NamedTuple):
         """Whether the preset's own temperatures are meant for a case."""
         greedy_prose = case.temperature == 0 and case.workload.startswith(_CREATIVE)
         return self.greedy_prose or not greedy_prose
+
+    def starts_of(self, option: int | None, rounds: int, urls: list[Mode]) -> int:
+        """Starts of the servers.
+
+        Raises:
+            BenchError: there are servers that are not started here, or fewer rounds.
+        """
+        if option is None:
+            return 1 if urls else min(self.starts, rounds)
+        if urls and option > 1:
+            raise BenchError(
+                f"--starts {option} starts servers again, which cannot be done with that of "
+                f"--url {urls[0]}=...: leave one of the two out."
+            )
+        if option > rounds:
+            raise BenchError(f"--starts expects no more than the {rounds} rounds, got {option}.")
+        return option
+
+    def least_prompts_of(
+        self, option: int | None, prompts_per_user: int | None, prompts: int
+    ) -> int:
+        """Prompts of a case in a round, however few its users are.
+
+        Raises:
+            BenchError: every case is asked all prompts, or there are fewer.
+        """
+        if option is None:
+            return min(self.least_prompts, prompts)
+        if prompts_per_user is None and self.prompts_per_user is None:
+            raise BenchError(
+                "--least-prompts is for --prompts-per-user or --mix: without them every case is "
+                f"asked all {prompts} prompts."
+            )
+        if option > prompts:
+            raise BenchError(
+                f"--least-prompts expects no more than the {prompts} of --prompts, got {option}."
+            )
+        return option
 
 
 STANDARD = Preset(

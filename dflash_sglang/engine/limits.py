@@ -67,9 +67,14 @@ class LimitTable:
         beyond = (columns >= nodes[:, None]) | (tree.depths > depths[:, None])  # [bs, N]
         return tree._replace(tokens=tree.tokens.masked_fill(beyond, _NO_TOKEN))
 
-    def binds(self, rows: Ints) -> NDArray[np.bool_]:
+    def are_bound(self, rows: Ints) -> NDArray[np.bool_]:
         """Whether these requests, [bs], have limits of their own."""
         return self._is_bound[rows]
+
+    def within(self, rows: Ints, depths: Ints) -> NDArray[np.bool_]:
+        """Which nodes at these depths, best first, [bs, N], the requests allow."""
+        most_nodes, most_depth = self._host[rows].T[:, :, None]  # [bs, 1] each
+        return (np.arange(depths.shape[1]) < most_nodes) & (depths <= most_depth)
 
     def bounds(self, rows: Ints) -> Ints:
         """Nodes, root included, and depth that these requests allow at most, [bs, 2]."""

@@ -249,9 +249,7 @@ class AdaptiveWidth:
         """What can be learned from: nothing from nodes that their request's limits rule out."""
         depths = tree.depths.numpy()
         values = np.exp(tree.log_values.numpy(), dtype=np.float64)
-        most_nodes, most_depth = self._limits.bounds(plan.kinds.rows).T[:, :, None]  # [bs, 1]
-        within = (np.arange(depths.shape[1]) < most_nodes) & (depths <= most_depth)
-        return DraftedNodes(depths, values * within)
+        return DraftedNodes(depths, values * self._limits.within(plan.kinds.rows, depths))
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
@@ -280,7 +278,7 @@ class AdaptiveWidth:
         curves = plan.remembered
         if plan.legs and plan.drafts:
             curves = np.mean(plan.curves[: len(plan.legs)], axis=0)  # [bs, W]
-            self._model.remember(plan.kinds, curves, self._limits.binds(plan.kinds.rows))
+            self._model.remember(plan.kinds, curves, self._limits.are_bound(plan.kinds.rows))
         for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
             alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
             took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)
