@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-_SHARE = 0.02  # of the steps' time, which choosing may take
-_LONGEST = 8  # steps that a plan is kept for
+_SHARE = 0.01  # of the steps' time, which choosing may take
+_LONGEST = 16  # steps that a plan is kept for
 _MEMORY = 0.9  # of earlier plans, kept a plan
 
 
