@@ -154,7 +154,7 @@ def test_tokens_of_every_step_are_counted(chosen: Chosen) -> None:
 @pytest.mark.parametrize("step_ms", [3.0, 12.0, 60.0])
 @pytest.mark.parametrize("plan_ms", [0.1, 0.8, 2.0])
 @pytest.mark.parametrize("choice_ms", [0.0, 0.05])
-def test_choosing_takes_two_per_cent_of_a_plans_steps_or_the_longest_time(
+def test_choosing_takes_one_per_cent_of_a_plans_steps_or_the_longest_time(
     plan_ms: float, choice_ms: float, step_ms: float
 ) -> None:
     thrift = Thrift()
@@ -165,13 +165,13 @@ def test_choosing_takes_two_per_cent_of_a_plans_steps_or_the_longest_time(
         thrift.choose(4 * choice_ms)
         assert thrift.settle(4, 4, drafted=True) == pytest.approx(plan_ms + 4 * choice_ms)
     steps = thrift.steps(step_ms)
-    assert 1 <= steps <= 8
+    assert 1 <= steps <= 16
 
     def spent(steps: int) -> float:
         return plan_ms + steps * choice_ms
 
-    assert spent(steps) <= 0.02 * steps * step_ms * 1.001 or steps == 8
-    assert steps == 1 or spent(steps - 1) > 0.02 * (steps - 1) * step_ms
+    assert spent(steps) <= 0.01 * steps * step_ms * 1.001 or steps == 16
+    assert steps == 1 or spent(steps - 1) > 0.01 * (steps - 1) * step_ms
 
 
 def test_plain_steps_say_nothing_of_what_choosing_among_drafts_costs() -> None:
