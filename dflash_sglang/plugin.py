@@ -20,7 +20,15 @@ def register() -> None:
         return
 
     from dflash_sglang import algorithm, host
-    from dflash_sglang.engine import bursts, capture, finishing, flags, graphs, requests
+    from dflash_sglang.engine import (
+        bursts,
+        capture,
+        finishing,
+        flags,
+        graphs,
+        request_fields,
+        requests,
+    )
 
     host.register()
     bursts.register()
@@ -28,5 +36,6 @@ def register() -> None:
     capture.register()
     graphs.register()
     requests.register()
+    request_fields.register()
     finishing.register()
     algorithm.register()

@@ -1,4 +1,4 @@
-"""What one request may ask of its own speculation: ``custom_params={"dflash2": {...}}``.
+"""What one request may ask of its own speculation, under its key ``dflash2``.
 
 Limits bound what a request gets in a step, never what it says: its text is the target's own.
 """
@@ -56,7 +56,7 @@ def parse_limits(custom_params: Mapping[str, Any] | None) -> RequestLimits:
         return msgspec.convert(custom_params[KEY], type=RequestLimits)
     except msgspec.ValidationError as error:
         raise LimitsError(
-            f'custom_params["{KEY}"]: {error}. Expected for example '
+            f'"{KEY}" of the request: {error}. Expected for example '
             '{"max_depth": 4, "nodes": 16, "speculate": true}.'
         ) from error
 

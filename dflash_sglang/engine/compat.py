@@ -53,6 +53,10 @@ RELIANCES: tuple[Reliance, ...] = (
         ".configure_aux_hidden_state_capture",
         ("model", "dflash_use_aux_hidden_state", "dflash_target_layer_ids"),
     ),
+    Reliance(
+        "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
+        ("request", "raw_request"),
+    ),
     Reliance("sglang.srt.managers.overlap_utils.FutureMap"),
     Reliance(
         "sglang.srt.managers.scheduler.GenerationBatchResult",

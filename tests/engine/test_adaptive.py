@@ -115,13 +115,43 @@ def test_plain_steps_in_a_row_follow_what_their_requests_ask(adaptive, seeded, p
         assert generate(adaptive, prompt, 40, **asked, **plain).token_ids == expected.token_ids
 
 
-def test_bad_limits_are_refused_by_name_and_cost_nobody_else_anything(adaptive):
-    client = OpenAI(base_url=f"{adaptive.url}/v1", api_key="none")
-    with pytest.raises(BadRequestError, match="unknown field `depth`"):
-        client.completions.create(
-            model="default",
-            prompt="red",
-            max_tokens=4,
-            extra_body={"custom_params": {"dflash2": {"depth": 2}}},
-        )
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_limits_of_an_openai_request_may_be_a_field_of_their_own(adaptive, endpoint):
+    def forwards(**fields):
+        return ask(adaptive, endpoint, **fields).sglext["spec_tokens_details"]["spec_verify_ct"]
+
+    assert forwards(dflash2={"speculate": False}) == 23
+    assert forwards(dflash2={"max_depth": 1}, custom_params={"other": 1}) >= 23 / 2
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"custom_params": {"dflash2": {"depth": 2}}}, "unknown field `depth`"),
+        ({"dflash2": {"depth": 2}}, "unknown field `depth`"),
+        ({"dflash2": None}, "Expected `object`, got `null`"),
+        ({"dflash2": {}, "custom_params": {"dflash2": {}}}, "once in a request"),
+    ],
+)
+def test_bad_limits_are_refused_by_name_and_cost_nobody_else_anything(
+    adaptive, endpoint, fields, sentence
+):
+    with pytest.raises(BadRequestError, match=sentence):
+        ask(adaptive, endpoint, **fields)
     assert len(generate(adaptive, [3, 4, 5], 8).token_ids) == 8
+
+
+def ask(server, endpoint, **fields):
+    """24 greedy tokens of the server's OpenAI endpoint, with further fields in the request."""
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    asked = {
+        "model": "default",
+        "max_tokens": 24,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True, "return_spec_tokens_details": True, **fields},
+    }
+    if endpoint == "chat":
+        messages = [{"role": "user", "content": "red"}]
+        return client.chat.completions.create(messages=messages, **asked)
+    return client.completions.create(prompt="red", **asked)
