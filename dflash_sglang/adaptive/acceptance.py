@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_sglang.adaptive.domain import NUM_ORIGINS
+from dflash_sglang.adaptive.origins import OriginHistory, Places, ratio
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,9 +40,8 @@ _REQUEST_PRIOR = 6.0  # the same for a request's factor
 _SHARED_MEMORY = 0.999  # of what earlier steps said, kept a step
 _REQUEST_MEMORY = 0.97
 _CURVE_MEMORY = 0.85
-_ORIGIN_SHARE = 0.02  # of a request's curve in its origin's, a step
+_FIRST_AGE = 2  # steps that a new request's first drafts count for beyond their own
 _PRIOR_HOLD = 0.8  # chance that a draft token holds, of origins that were not seen yet
-_MOST = 5.0  # a ratio's reach
 
 
 class DraftedNodes(NamedTuple):
@@ -110,9 +109,7 @@ class AcceptModel:
         self._last_nodes = [width - 1 for width in widths]
         shared = (2, max_depth + 1, len(_VALUE_EDGES) + 1)
         self._promised, self._accepted = np.zeros(shared), np.zeros(shared)
-        kinds = (NUM_ORIGINS, 2)
-        self._origin_promised, self._origin_accepted = np.zeros(kinds), np.zeros(kinds)
-        self._origin_curves = np.tile(_first_curve(widths, max_depth), (*kinds, 1))
+        self._history = OriginHistory(_first_curve(widths, max_depth))
         self._origins = np.zeros(rows, dtype=np.int64)
         self._is_new = np.ones(rows, dtype=bool)
         self._centres = np.ones(rows)
@@ -143,7 +140,7 @@ class AcceptModel:
             bounds: [bs, 2] nodes, root included, and depth that each request allows at most.
         """
         self._welcome(kinds)
-        ratios = _ratio(self._accepted, self._promised, _SHARED_PRIOR, _PRIOR_RATIOS)
+        ratios = ratio(self._accepted, self._promised, _SHARED_PRIOR, _PRIOR_RATIOS)
         worth = ratios[kinds.sampled] * self._factors(kinds.rows)[:, None, None]  # [bs, D + 1, S]
         worth *= (np.arange(worth.shape[1]) <= bounds[:, 1:])[:, :, None]
         return Calibration(worth.tolist(), bounds[:, 0].tolist(), self._last_nodes)
@@ -160,7 +157,7 @@ class AcceptModel:
         values = nodes.values[:, 1:n]
         sizes = np.searchsorted(_VALUE_EDGES, values)
         place = kinds.sampled[:, None], nodes.depths[:, 1:n], sizes
-        ratios = _ratio(
+        ratios = ratio(
             self._accepted[place], self._promised[place], _SHARED_PRIOR, _PRIOR_RATIOS[sizes]
         )
         expected = np.minimum(values * ratios, 1.0).sum(axis=1)  # [bs]
@@ -171,10 +168,7 @@ class AcceptModel:
         np.add.at(self._promised, place, values)
         np.add.at(self._accepted, place, hits)
 
-        origin = self._origins[kinds.rows], kinds.sampled
-        for total, step in ((self._origin_promised, expected), (self._origin_accepted, got)):
-            total *= _SHARED_MEMORY
-            np.add.at(total, origin, step)
+        self._history.learn(self._places(kinds), expected, got)
 
         rows = kinds.rows
         keep = _REQUEST_MEMORY ** self._ages[0, rows]  # [bs]
@@ -189,12 +183,14 @@ class AcceptModel:
             curves: [bs, W] tokens at each width, the mean of some steps.
             is_bound: [bs], of requests with limits of their own, which say nothing of others.
         """
-        rows, origin = kinds.rows, (self._origins[kinds.rows], kinds.sampled)
+        rows = kinds.rows
         news = (1 - _CURVE_MEMORY ** self._ages[1, rows])[:, None]
         self._curves[rows] += news * (curves - self._curves[rows])
         self._ages[1, rows] = 0
-        drift = (self._curves[rows] - self._origin_curves[origin]) * ~is_bound[:, None]
-        np.add.at(self._origin_curves, origin, _ORIGIN_SHARE * drift)
+        self._history.remember(self._places(kinds), curves, ~is_bound)
+
+    def _places(self, kinds: Kinds) -> Places:
+        return Places(self._origins[kinds.rows], kinds.sampled)
 
     def _welcome(self, kinds: Kinds) -> None:
         """Requests that decode for the first time start from their origin."""
@@ -202,26 +198,19 @@ class AcceptModel:
         if not new.any():
             return
         rows = kinds.rows[new]
-        origin = self._origins[rows], kinds.sampled[new]
-        self._centres[rows] = _ratio(
-            self._origin_accepted[origin], self._origin_promised[origin], _REQUEST_PRIOR, 1.0
-        )
-        self._curves[rows] = self._origin_curves[origin]
-        self._ages[:, rows] = 0
+        places = Places(self._origins[rows], kinds.sampled[new])
+        self._centres[rows] = self._history.ratios(places)
+        self._curves[rows] = self._history.curves(places)
+        self._ages[:, rows] = [[0], [_FIRST_AGE]]
         self._is_new[rows] = False
 
     def _factors(self, rows: Ints) -> Floats:
-        return _ratio(
+        return ratio(
             self._row_accepted[rows],
             self._row_promised[rows],
             _REQUEST_PRIOR,
             self._centres[rows],
         )
-
-
-def _ratio(accepted: Floats, promised: Floats, weight: float, centre: Floats | float) -> Floats:
-    ratio = (weight * centre + accepted) / (weight + promised)
-    return np.minimum(np.maximum(ratio, 1 / _MOST), _MOST)
 
 
 def _first_curve(widths: tuple[int, ...], max_depth: int) -> Floats:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 DOMAINS = ("json", "code", "math", "chat", "prose", "other")
 LOOKED_AT = 600  # characters of a prompt's end
 LENGTHS = (256, 1_024, 4_096)  # tokens, where a longer prompt begins
-NUM_ORIGINS = len(DOMAINS) * (len(LENGTHS) + 1)
+NUM_LENGTHS = len(LENGTHS) + 1
+NUM_ORIGINS = len(DOMAINS) * NUM_LENGTHS
 
 _CODE_WORDS = re.compile(
     r"```|\b(def|class|return|import|function|const|struct|void|SELECT|fn|elif|lambda|println?)\b"
@@ -69,7 +70,7 @@ def origin(domain: Domain, prompt_tokens: int) -> int:
 
     A drafter that holds in short contexts need not hold in long ones.
     """
-    return domain.index * (len(LENGTHS) + 1) + bisect_right(LENGTHS, prompt_tokens)
+    return domain.index * NUM_LENGTHS + bisect_right(LENGTHS, prompt_tokens)
 
 
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (

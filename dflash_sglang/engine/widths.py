@@ -40,6 +40,8 @@ _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
 _PUBLISHED_STEPS = 4
 _PROMPT_TOKENS = 150  # of its end, which tell a prompt's domain
+_IN_VAIN = 0.98  # of plain decoding's rate: a plan whose drafts promise less is given up
+_LESSONS_A_STEP = 8  # after which plans may be a step longer
 
 
 class FixedWidth:
@@ -106,6 +108,14 @@ class _Plan:
     def left(self) -> int:
         """Forwards that are still to come."""
         return self.steps - self.leg.forwards - sum(leg.forwards for leg in self.legs)
+
+    @property
+    def pays(self) -> bool:
+        """Whether its drafted steps promise more than plain decoding does."""
+        widths = [leg.width for leg in (*self.legs, self.leg)]
+        plain_rate = len(self.rows) / self.outlook.times[0]
+        milliseconds = sum(width.milliseconds for width in widths)
+        return sum(width.tokens for width in widths) >= _IN_VAIN * plain_rate * milliseconds
 
     def end_leg(self, now: float) -> None:
         """The present leg is over, and the next one begins."""
@@ -232,18 +242,27 @@ class AdaptiveWidth:
         width = width._replace(nodes=self._agree(width.nodes))
         plan.leg.width = width
         if not plan.curves:
-            usual = 1 if plan.outlook.probes else self._thrift.steps(width.milliseconds)
-            plan.steps = self._agree(usual)
+            plan.steps = self._agree(self._usual_steps(plan))
             # In turn, since an answer's first steps are unlike its later ones; but the first one
             # behind a plan that ended before its lesson.
             plan.lesson_at = self._lessons % plan.steps if self._has_learned else 0
             self._lessons += self._has_learned
             self._has_learned = False
+        if not self._agree(int(plan.pays)):
+            plan.steps = 1 + len(plan.legs)
+            plan.lesson_at = min(plan.lesson_at, len(plan.legs))
         if len(plan.curves) == plan.lesson_at:
             plan.lesson = self._drafted_nodes(tree, plan)
         plan.curves.append(curves)
         self._thrift.choose(_milliseconds_since(now))
         return first_nodes(tree, width.nodes)
+
+    def _usual_steps(self, plan: _Plan) -> int:
+        """Steps that a drafting plan is for: few, as long as little was learned."""
+        if plan.outlook.probes:
+            return 1
+        affordable = self._thrift.steps(plan.leg.width.milliseconds)
+        return min(affordable, 1 + self._lessons // _LESSONS_A_STEP)
 
     def _drafted_nodes(self, tree: DraftTree, plan: _Plan) -> DraftedNodes:
         """What can be learned from: nothing from nodes that their request's limits rule out."""

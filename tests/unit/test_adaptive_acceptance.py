@@ -80,6 +80,18 @@ def test_a_new_request_starts_from_its_origin():
     assert code > prose + 0.5
 
 
+def test_the_first_draft_of_a_request_says_more_than_a_later_one():
+    model = model_with([CODE])
+    poor = np.array([[1.0, 1.0, 1.0, 1.0]])
+    moved = []
+    for _ in range(3):
+        before = model.remembered(kinds())[0, -1]
+        model.grow_older(kinds().rows, 1)
+        model.remember(kinds(), poor, FREE)
+        moved.append((before - model.remembered(kinds())[0, -1]) / (before - 1))
+    assert moved[0] > 2 * moved[1] == pytest.approx(2 * moved[2])
+
+
 def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,18 @@ _NODES = 16
 
 
 class Chosen:
-    """An adaptive width whose every look at the clock finds a millisecond gone."""
+    """An adaptive width whose every look at the clock finds a millisecond gone, and more behind
+    a forward: 13 where it was drafted for, 10 where not.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        ticks = count()
-        monkeypatch.setattr(engine_widths, "perf_counter", lambda: 1e-3 * next(ticks))
+        self.now = 0.0  # milliseconds
+
+        def look() -> float:
+            self.now += 1.0
+            return 1e-3 * self.now
+
+        monkeypatch.setattr(engine_widths, "perf_counter", look)
         self.widths, limits = adaptive_width(_NODES)
         self.requests = [request(0), request(1)]
         limits.admit(self.requests)
@@ -41,9 +47,11 @@ class Chosen:
         bs = len(batch.reqs)
         drafted = self.widths.nodes(batch)
         if drafted == 1:
+            self.now += 10
             while self.widths.goes_on(batch, torch.zeros(bs, dtype=torch.int64)):
-                pass
+                self.now += 10
             return 1
+        self.now += 13
         verified = self.widths.cut(chain(bs, drafted)).tokens.shape[1]
         self.widths.learn(verdict(bs))
         return verified
@@ -103,6 +111,39 @@ def test_every_step_of_a_plan_has_the_width_that_its_own_tree_is_worth(chosen: C
             assert chosen.widths.nodes(batch) > 1
     good, poor = found[:2], found[2:]
     assert min(good) > max(poor)
+
+
+def test_a_plan_whose_trees_are_worth_less_than_plain_decoding_is_given_up(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted_plan(chosen)
+    decide(chosen, monkeypatch, rest=0, probes=False)
+    taught: list[int] = []
+    monkeypatch.setattr(chosen.widths._model, "learn", lambda *_: taught.append(1))
+    batch = batch_of(chosen.requests)
+    for _ in range(6):
+        before = chosen.plans, len(taught)
+        chosen.widths.admit([])
+        tree = chain(2, chosen.widths.nodes(batch))
+        chosen.widths.cut(tree._replace(log_values=tree.log_values * 50))
+        chosen.widths.learn(verdict(2))
+        chosen.now += 13
+        assert chosen.widths._plan.steps == 1
+        assert (chosen.plans, len(taught)) == (before[0] + 1, before[1] + 1)
+
+
+def test_plans_are_short_as_long_as_little_was_learned(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(chosen, monkeypatch, rest=0, probes=False)
+    steps: list[int] = []
+    while not steps or len(steps) < 400:
+        chosen.step()
+        if not chosen.widths._plan.legs:
+            steps.append(chosen.widths._plan.steps)
+    assert set(steps[:4]) == {1}
+    assert max(steps[:20]) <= 3
+    assert steps[-1] == 16
 
 
 def test_other_requests_are_planned_for_at_once(chosen: Chosen) -> None:

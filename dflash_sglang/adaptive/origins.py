@@ -1,0 +1,94 @@
+"""What requests of one origin were accepted with so far: where a new one starts.
+
+An origin is a domain and a length of the prompt (``adaptive.domain``), of greedy or of sampled
+requests. One that was seen little is taken for what all domains of its length showed: a drafter
+that does not hold in long contexts hardly holds there in one kind of text alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash_sglang.adaptive.domain import DOMAINS, NUM_LENGTHS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_PRIOR_PLANS = 2.0  # that what is assumed of an origin weighs
+_PLAN_MEMORY = 0.98  # of earlier plans, kept a plan
+_PRIOR_NODES = 6.0  # accepted nodes that a ratio's prior weighs
+_NODE_MEMORY = 0.999  # of what earlier lessons said, kept a lesson
+_MOST = 5.0  # a ratio's reach
+
+
+class Places:
+    """Where requests belong: each in its origin, and among all of its length.
+
+    Args:
+        origins: [n], as ``adaptive.domain`` counts them.
+        sampled: [n], 1 where the request is sampled, 0 where it is greedy.
+    """
+
+    def __init__(self, origins: Ints, sampled: Ints) -> None:
+        domains, lengths = np.divmod(origins, NUM_LENGTHS)
+        self.own = domains, lengths, sampled
+        self.shared = np.full_like(domains, len(DOMAINS)), lengths, sampled
+
+
+class OriginHistory:
+    """What every origin showed.
+
+    Args:
+        first_curve: [W] tokens that each width brings before anything was seen.
+    """
+
+    def __init__(self, first_curve: Floats) -> None:
+        kinds = len(DOMAINS) + 1, NUM_LENGTHS, 2
+        self._promised, self._accepted = np.zeros(kinds), np.zeros(kinds)
+        self._plans, self._tokens = np.zeros(kinds), np.zeros((*kinds, len(first_curve)))
+        self._first_curve = first_curve
+
+    def learn(self, places: Places, promised: Floats, accepted: Floats) -> None:
+        """Take in a step: nodes, [bs], that were promised and accepted."""
+        for total, step in ((self._promised, promised), (self._accepted, accepted)):
+            total *= _NODE_MEMORY
+            for place in (places.own, places.shared):
+                np.add.at(total, place, step)
+
+    def remember(self, places: Places, curves: Floats, counts: NDArray[np.bool_]) -> None:
+        """Take in what plans were expected to bring.
+
+        Args:
+            curves: [bs, W] tokens a step at each width.
+            counts: [bs], of the requests that say something of others.
+        """
+        new = np.zeros_like(self._plans)
+        for place in (places.own, places.shared):
+            np.add.at(new, place, counts)
+        keep = _PLAN_MEMORY**new
+        self._plans = keep * self._plans + new
+        self._tokens *= keep[..., None]
+        for place in (places.own, places.shared):
+            np.add.at(self._tokens, place, curves * counts[:, None])
+
+    def curves(self, places: Places) -> Floats:
+        """Tokens that each width is expected to bring new requests, [n, W]."""
+        curve = self._first_curve
+        for place in (places.shared, places.own):
+            seen = self._plans[place][:, None]
+            curve = (_PRIOR_PLANS * curve + self._tokens[place]) / (_PRIOR_PLANS + seen)
+        return curve
+
+    def ratios(self, places: Places) -> Floats:
+        """Accepted of promised nodes, [n]."""
+        found: Floats | float = 1.0
+        for place in (places.shared, places.own):
+            found = ratio(self._accepted[place], self._promised[place], _PRIOR_NODES, found)
+        return np.asarray(found)
+
+
+def ratio(accepted: Floats, promised: Floats, weight: float, centre: Floats | float) -> Floats:
+    """Accepted of promised nodes, with a prior that weighs as much as some accepted ones."""
+    found = (weight * centre + accepted) / (weight + promised)
+    return np.minimum(np.maximum(found, 1 / _MOST), _MOST)
