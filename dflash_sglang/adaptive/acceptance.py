@@ -40,7 +40,7 @@ _REQUEST_PRIOR = 6.0  # the same for a request's factor
 _SHARED_MEMORY = 0.999  # of what earlier steps said, kept a step
 _REQUEST_MEMORY = 0.97
 _CURVE_MEMORY = 0.85
-_FIRST_AGE = 2  # steps that a new request's first drafts count for beyond their own
+_FIRST_AGE = 1  # steps that a new request's first drafts count for beyond their own
 _PRIOR_HOLD = 0.8  # chance that a draft token holds, of origins that were not seen yet
 
 
@@ -176,18 +176,21 @@ class AcceptModel:
         self._row_accepted[rows] = keep * self._row_accepted[rows] + got
         self._ages[0, rows] = 0
 
-    def remember(self, kinds: Kinds, curves: Floats, is_bound: NDArray[np.bool_]) -> None:
+    def remember(
+        self, kinds: Kinds, curves: Floats, steps: int, is_bound: NDArray[np.bool_]
+    ) -> None:
         """Take in what trees were expected to bring.
 
         Args:
             curves: [bs, W] tokens at each width, the mean of some steps.
+            steps: how many.
             is_bound: [bs], of requests with limits of their own, which say nothing of others.
         """
         rows = kinds.rows
         news = (1 - _CURVE_MEMORY ** self._ages[1, rows])[:, None]
         self._curves[rows] += news * (curves - self._curves[rows])
         self._ages[1, rows] = 0
-        self._history.remember(self._places(kinds), curves, ~is_bound)
+        self._history.remember(self._places(kinds), curves, np.where(is_bound, 0, steps))
 
     def _places(self, kinds: Kinds) -> Places:
         return Places(self._origins[kinds.rows], kinds.sampled)

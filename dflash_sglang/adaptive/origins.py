@@ -15,8 +15,8 @@ from dflash_sglang.adaptive.domain import DOMAINS, NUM_LENGTHS
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_PRIOR_PLANS = 2.0  # that what is assumed of an origin weighs
-_PLAN_MEMORY = 0.98  # of earlier plans, kept a plan
+_PRIOR_STEPS = 4.0  # that what is assumed of an origin weighs
+_STEP_MEMORY = 0.99  # of earlier steps, kept a step
 _PRIOR_NODES = 6.0  # accepted nodes that a ratio's prior weighs
 _NODE_MEMORY = 0.999  # of what earlier lessons said, kept a lesson
 _MOST = 5.0  # a ratio's reach
@@ -46,7 +46,7 @@ class OriginHistory:
     def __init__(self, first_curve: Floats) -> None:
         kinds = len(DOMAINS) + 1, NUM_LENGTHS, 2
         self._promised, self._accepted = np.zeros(kinds), np.zeros(kinds)
-        self._plans, self._tokens = np.zeros(kinds), np.zeros((*kinds, len(first_curve)))
+        self._steps, self._tokens = np.zeros(kinds), np.zeros((*kinds, len(first_curve)))
         self._first_curve = first_curve
 
     def learn(self, places: Places, promised: Floats, accepted: Floats) -> None:
@@ -56,28 +56,28 @@ class OriginHistory:
             for place in (places.own, places.shared):
                 np.add.at(total, place, step)
 
-    def remember(self, places: Places, curves: Floats, counts: NDArray[np.bool_]) -> None:
-        """Take in what plans were expected to bring.
+    def remember(self, places: Places, curves: Floats, steps: Ints) -> None:
+        """Take in what drafted steps were expected to bring.
 
         Args:
             curves: [bs, W] tokens a step at each width.
-            counts: [bs], of the requests that say something of others.
+            steps: [bs]; 0 of requests that say nothing of others.
         """
-        new = np.zeros_like(self._plans)
+        new = np.zeros_like(self._steps)
         for place in (places.own, places.shared):
-            np.add.at(new, place, counts)
-        keep = _PLAN_MEMORY**new
-        self._plans = keep * self._plans + new
+            np.add.at(new, place, steps)
+        keep = _STEP_MEMORY**new
+        self._steps = keep * self._steps + new
         self._tokens *= keep[..., None]
         for place in (places.own, places.shared):
-            np.add.at(self._tokens, place, curves * counts[:, None])
+            np.add.at(self._tokens, place, curves * steps[:, None])
 
     def curves(self, places: Places) -> Floats:
         """Tokens that each width is expected to bring new requests, [n, W]."""
         curve = self._first_curve
         for place in (places.shared, places.own):
-            seen = self._plans[place][:, None]
-            curve = (_PRIOR_PLANS * curve + self._tokens[place]) / (_PRIOR_PLANS + seen)
+            seen = self._steps[place][:, None]
+            curve = (_PRIOR_STEPS * curve + self._tokens[place]) / (_PRIOR_STEPS + seen)
         return curve
 
     def ratios(self, places: Places) -> Floats:

@@ -29,7 +29,7 @@ from dflash_sglang.adaptive.acceptance import Floats
 from dflash_sglang.adaptive.costs import CostModel
 
 _HYSTERESIS = 0.02  # drafting or plain decoding must promise so much more than the present one
-_FIRST_PROBE, _LAST_PROBE = 16, 256  # plain steps until the next draft, doubling
+_FIRST_PROBE, _LAST_PROBE = 9, 256  # plain steps until the next draft, doubling
 _LONGEST_REST = 8  # plain steps that are decided together,
 _LONGEST_REST_MS = 100.0  # and about what they may take: new requests wait for their end
 _TRIED_REST = 4  # plain steps that are tried together

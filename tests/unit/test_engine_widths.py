@@ -137,12 +137,12 @@ def test_plans_are_short_as_long_as_little_was_learned(
 ) -> None:
     decide(chosen, monkeypatch, rest=0, probes=False)
     steps: list[int] = []
-    while not steps or len(steps) < 400:
+    while len(steps) < 400:
         chosen.step()
         if not chosen.widths._plan.legs:
             steps.append(chosen.widths._plan.steps)
-    assert set(steps[:4]) == {1}
-    assert max(steps[:20]) <= 3
+    assert max(steps[:4]) <= 2
+    assert max(steps[:20]) <= 6
     assert steps[-1] == 16
 
 
@@ -254,7 +254,7 @@ def test_what_a_request_gets_is_the_mean_of_its_plans_steps(
 ) -> None:
     remembered: list[Any] = []
     monkeypatch.setattr(
-        chosen.widths._model, "remember", lambda _, curves, __: remembered.append(curves)
+        chosen.widths._model, "remember", lambda _, curves, *__: remembered.append(curves)
     )
     drafted_plan(chosen)
     remembered.clear()
