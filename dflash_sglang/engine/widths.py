@@ -111,7 +111,7 @@ class _Plan:
 
     @property
     def pays(self) -> bool:
-        """Whether its drafted steps promise more than plain decoding does."""
+        """Whether its drafted steps promise about as much as plain decoding, or more."""
         widths = [leg.width for leg in (*self.legs, self.leg)]
         plain_rate = len(self.rows) / self.outlook.times[0]
         milliseconds = sum(width.milliseconds for width in widths)
