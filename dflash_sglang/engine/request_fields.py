@@ -26,10 +26,8 @@ def register() -> None:
 async def _handle_request(
     original: Callable[..., Awaitable[Any]], serving: Any, request: Any, raw_request: Any
 ) -> Any:
-    from starlette.requests import Request
-
     # Only text generation has such parameters, and gRPC brings no body that could hold the field.
-    if hasattr(request, "custom_params") and isinstance(raw_request, Request):
+    if hasattr(request, "custom_params") and hasattr(raw_request, "json"):
         body = await raw_request.json()  # parsed before, for SGLang's own fields
         if KEY in body:
             custom_params = request.custom_params or {}
