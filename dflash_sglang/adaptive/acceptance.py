@@ -24,10 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_sglang.adaptive.origins import OriginHistory, Places, ratio
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dflash_sglang.adaptive.origins import Floats, Ints, OriginHistory, Places, ratio
 
 _VALUE_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])
 _LOG_EDGES = np.log(_VALUE_EDGES).tolist()
