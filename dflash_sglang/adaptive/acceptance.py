@@ -16,18 +16,18 @@ block is drafted.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from math import exp
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dflash_sglang.adaptive.origins import Floats, Ints, OriginHistory, Places, ratio
+from dflash_sglang.kernels.expectation import NodeWorth, expected_tokens
 
 _VALUE_EDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])
-_LOG_EDGES = np.log(_VALUE_EDGES).tolist()
+_LOG_EDGES = torch.from_numpy(np.log(_VALUE_EDGES))
 # Drafters are the more too sure the less likely a path is: before anything was seen, a value v is
 # taken for v ** 1.25, about what the demo pair's greedy nodes were accepted with.
 _BIN_MIDDLES = np.sqrt(np.append(_VALUE_EDGES, 1.0) * np.insert(_VALUE_EDGES, 0, 0.001))
@@ -53,42 +53,24 @@ class Kinds(NamedTuple):
 
     rows: Ints  # [bs], the rows that the requests hold
     sampled: Ints  # [bs], 1 where the request is sampled, 0 where it is greedy
+    places: Places  # of all of them
 
 
 class Calibration(NamedTuple):
-    """How the values of a batch's nodes become chances, for some steps.
+    """How the values of a batch's nodes become chances, for some steps."""
 
-    It is asked at every step, beside a model that leaves nothing of NumPy in the processor's
-    caches: there a loop over some dozens of nodes is over before a dozen of calls are.
-    """
+    worth: NodeWorth
+    bounds: Tensor  # [bs, 2] int64, nodes and depth that a request allows
+    widths: Tensor  # [W] int64
 
-    worth: list[list[list[float]]]  # [bs][D + 1][S]: chance by value, by depth and size of value
-    most_nodes: list[int]  # [bs] that a request allows
-    last_nodes: list[int]  # [W] of each width
-
-    def curves(
-        self, log_values: Sequence[Sequence[float]], depths: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
-        """Tokens that each width is expected to bring each request, [bs][W].
-
-        The sum of its nodes' chances that their paths are accepted; the root's, 1, stands for the
-        bonus token. Widths of more nodes than were drafted bring what all of these do.
+    def curves(self, log_values: Tensor, depths: Tensor) -> Tensor:
+        """Tokens that each width is expected to bring each request, [bs, W] float64.
 
         Args:
-            log_values: [bs][N] the drafter's, best nodes first, root and padding included.
-            depths: [bs][N].
+            log_values: [bs, N] float32 the drafter's, best nodes first, root and padding included.
+            depths: [bs, N] int64.
         """
-        found = []
-        drafted = zip(self.worth, self.most_nodes, log_values, depths, strict=True)
-        for worth, most, values, levels in drafted:
-            tokens = 1.0
-            running = [tokens]
-            for value, depth in zip(values[1:most], levels[1:most], strict=True):
-                tokens += min(1.0, exp(value) * worth[depth][bisect_left(_LOG_EDGES, value)])
-                running.append(tokens)
-            last = len(running) - 1
-            found.append([running[min(node, last)] for node in self.last_nodes])
-        return found
+        return expected_tokens(log_values, depths, *self)
 
 
 class AcceptModel:
@@ -103,27 +85,46 @@ class AcceptModel:
     def __init__(self, rows: int, widths: tuple[int, ...], max_depth: int) -> None:
         if len(widths) < 2 or widths[0] != 1 or list(widths) != sorted(set(widths)):
             raise ValueError(f"widths must ascend from 1, got {widths}")
-        self._last_nodes = [width - 1 for width in widths]
-        shared = (2, max_depth + 1, len(_VALUE_EDGES) + 1)
-        self._promised, self._accepted = np.zeros(shared), np.zeros(shared)
+        self._widths = torch.tensor(widths)
+        # Promised and accepted nodes by kind of decoding, depth and size of value.
+        self._shared = np.zeros((2, 2, max_depth + 1, len(_BIN_MIDDLES)))
         self._history = OriginHistory(_first_curve(widths, max_depth))
-        self._origins = np.zeros(rows, dtype=np.int64)
+        self._sampled = np.zeros(rows, dtype=np.int64)
+        self._places = np.zeros((2, rows), dtype=np.int64)  # of its origin, of all of its length
         self._is_new = np.ones(rows, dtype=bool)
         self._centres = np.ones(rows)
-        self._row_promised, self._row_accepted = np.zeros(rows), np.zeros(rows)
+        self._nodes = np.zeros((2, rows))  # promised and accepted ones of each request
         self._curves = np.zeros((rows, len(widths)))
         # Steps since a request was last learned from, and since its curve was last renewed.
         self._ages = np.zeros((2, rows))
 
-    def restart(self, rows: Ints, origins: Ints) -> None:
-        """New requests in these rows, [n] each; ``origins`` as ``adaptive.domain`` counts them."""
-        self._origins[rows] = origins
+    def restart(self, rows: Ints, origins: Ints, sampled: Ints) -> None:
+        """New requests.
+
+        Args:
+            rows: [n] that they hold.
+            origins: [n], as ``adaptive.domain`` counts them.
+            sampled: [n], 1 where the request is sampled, 0 where it is greedy.
+        """
+        places = Places.of(origins, sampled)
+        self._sampled[rows] = sampled
+        self._places[:, rows] = places.own, places.shared
         self._is_new[rows] = True
-        self._row_promised[rows] = self._row_accepted[rows] = 0.0
+        self._nodes[:, rows] = 0.0
+
+    def meet(self, rows: Ints) -> Kinds:
+        """The requests in these rows, [bs]; those that decode for the first time start here."""
+        places = Places(*self._places[:, rows])
+        new = self._is_new[rows]
+        if new.any():
+            self._centres[rows[new]] = self._history.ratios(places)[new]
+            self._curves[rows[new]] = self._history.curves(places)[new]
+            self._ages[:, rows[new]] = [[0], [_FIRST_AGE]]
+            self._is_new[rows] = False
+        return Kinds(rows, self._sampled[rows], places)
 
     def remembered(self, kinds: Kinds) -> Floats:
         """Tokens a step that each request got lately at each width, [bs, W]."""
-        self._welcome(kinds)
         return self._curves[kinds.rows]
 
     def grow_older(self, rows: Ints, steps: int) -> None:
@@ -136,11 +137,11 @@ class AcceptModel:
         Args:
             bounds: [bs, 2] nodes, root included, and depth that each request allows at most.
         """
-        self._welcome(kinds)
-        ratios = ratio(self._accepted, self._promised, _SHARED_PRIOR, _PRIOR_RATIOS)
+        promised, accepted = self._shared
+        ratios = ratio(accepted, promised, _SHARED_PRIOR, _PRIOR_RATIOS)
         worth = ratios[kinds.sampled] * self._factors(kinds.rows)[:, None, None]  # [bs, D + 1, S]
-        worth *= (np.arange(worth.shape[1]) <= bounds[:, 1:])[:, :, None]
-        return Calibration(worth.tolist(), bounds[:, 0].tolist(), self._last_nodes)
+        factors = NodeWorth(_LOG_EDGES, torch.from_numpy(worth))
+        return Calibration(factors, torch.from_numpy(bounds), self._widths)
 
     def learn(self, kinds: Kinds, nodes: DraftedNodes, accepted: NDArray[np.bool_]) -> None:
         """Take in a step.
@@ -153,64 +154,49 @@ class AcceptModel:
         hits = accepted[:, 1:].astype(np.float64)  # [bs, n - 1]
         values = nodes.values[:, 1:n]
         sizes = np.searchsorted(_VALUE_EDGES, values)
-        place = kinds.sampled[:, None], nodes.depths[:, 1:n], sizes
-        ratios = ratio(
-            self._accepted[place], self._promised[place], _SHARED_PRIOR, _PRIOR_RATIOS[sizes]
-        )
+        _, _, levels, num_sizes = self._shared.shape
+        place = (kinds.sampled[:, None] * levels + nodes.depths[:, 1:n]) * num_sizes + sizes
+        shared = self._shared.reshape(2, -1)  # a view
+        before = shared[:, place]  # [2, bs, n - 1]
+        ratios = ratio(before[1], before[0], _SHARED_PRIOR, _PRIOR_RATIOS[sizes])
         expected = np.minimum(values * ratios, 1.0).sum(axis=1)  # [bs]
         got = hits.sum(axis=1)
 
-        self._promised *= _SHARED_MEMORY
-        self._accepted *= _SHARED_MEMORY
-        np.add.at(self._promised, place, values)
-        np.add.at(self._accepted, place, hits)
+        shared *= _SHARED_MEMORY
+        for total, seen in zip(shared, (values, hits), strict=True):
+            total += np.bincount(place.ravel(), seen.ravel(), minlength=len(total))
 
-        self._history.learn(self._places(kinds), expected, got)
+        self._history.learn(kinds.places, expected, got)
 
         rows = kinds.rows
         keep = _REQUEST_MEMORY ** self._ages[0, rows]  # [bs]
-        self._row_promised[rows] = keep * self._row_promised[rows] + expected
-        self._row_accepted[rows] = keep * self._row_accepted[rows] + got
+        self._nodes[:, rows] = keep * self._nodes[:, rows] + (expected, got)
         self._ages[0, rows] = 0
 
-    def remember(
-        self, kinds: Kinds, curves: Floats, steps: int, is_bound: NDArray[np.bool_]
-    ) -> None:
-        """Take in what trees were expected to bring.
+    def remember(self, kinds: Kinds, curves: Floats) -> None:
+        """Take in what the requests' trees were expected to bring.
 
         Args:
-            curves: [bs, W] tokens at each width, the mean of some steps.
-            steps: how many.
-            is_bound: [bs], of requests with limits of their own, which say nothing of others.
+            curves: [bs, W] tokens a step at each width, the mean of some steps.
         """
         rows = kinds.rows
         news = (1 - _CURVE_MEMORY ** self._ages[1, rows])[:, None]
         self._curves[rows] += news * (curves - self._curves[rows])
         self._ages[1, rows] = 0
-        self._history.remember(self._places(kinds), curves, np.where(is_bound, 0, steps))
 
-    def _places(self, kinds: Kinds) -> Places:
-        return Places(self._origins[kinds.rows], kinds.sampled)
+    def remember_origins(self, kinds: Kinds, curves: Floats, steps: Ints) -> None:
+        """The same for requests to come.
 
-    def _welcome(self, kinds: Kinds) -> None:
-        """Requests that decode for the first time start from their origin."""
-        new = self._is_new[kinds.rows]
-        if not new.any():
-            return
-        rows = kinds.rows[new]
-        places = Places(self._origins[rows], kinds.sampled[new])
-        self._centres[rows] = self._history.ratios(places)
-        self._curves[rows] = self._history.curves(places)
-        self._ages[:, rows] = [[0], [_FIRST_AGE]]
-        self._is_new[rows] = False
+        Args:
+            curves: [bs, W].
+            steps: [bs] that they are the mean of; 0 of requests with limits of their own, which say
+                nothing of others.
+        """
+        self._history.remember(kinds.places, curves, steps)
 
     def _factors(self, rows: Ints) -> Floats:
-        return ratio(
-            self._row_accepted[rows],
-            self._row_promised[rows],
-            _REQUEST_PRIOR,
-            self._centres[rows],
-        )
+        promised, accepted = self._nodes[:, rows]
+        return ratio(accepted, promised, _REQUEST_PRIOR, self._centres[rows])
 
 
 def _first_curve(widths: tuple[int, ...], max_depth: int) -> Floats:

@@ -41,6 +41,8 @@ _NEW_SURPRISE = math.log(2.5)  # one of a place that is not
 _FADING, _FADING_EVERY = 0.9, 64  # of all that was measured, in steps: machines change
 _BOUNDING = 1.5  # measurements, faded, beyond which a place's time bounds others
 _KNOWN = 5  # measurements after which a place is known
+# Corrections are kept for some measurements; those of a place until it brings news.
+_RENEWED_EVERY, _MUCH_NEWS = 32, math.log(1.25)
 _LEAST = 1e-3  # milliseconds of any step
 _OUTLIER = 8.0  # times the expectation; such a step was interrupted, two in a row were not
 _ASSUMED = np.array([8.0, 0.2, 0.25, 0.1, 0.01, 2.0, 0.2])  # milliseconds a feature
@@ -105,7 +107,7 @@ class CostModel:
         self._steps = 0
         self._was_outlier = False  # the last measurement of a known place
         self._pace = 0.0  # logarithm of how slow the machine is at the moment
-        self._corrected: tuple[int, np.ndarray] | None = None  # the last place asked for
+        self._corrected: dict[int, np.ndarray] = {}  # [W] of each row, as long as they hold
 
     @classmethod
     def fit(cls, widths: Sequence[int], measured: Iterable[Measured]) -> CostModel:
@@ -175,6 +177,10 @@ class CostModel:
         self._counts[row, column] += 1
         self._take_in(row, column, expected + (1 - pace) * news, 1.0)
         self._steps += 1
+        if count < _KNOWN or abs(news) > _MUCH_NEWS:
+            self._corrected.pop(row, None)
+        if self._steps % _RENEWED_EVERY == 0:
+            self._corrected.clear()
         if self._steps % _FADING_EVERY == 0:
             self._sums *= _FADING
             by_place = _at_most(self._sums, 1.0).sum(axis=2)
@@ -187,7 +193,6 @@ class CostModel:
         sums *= _MEMORY
         sums += (trust * ratio, trust)
         totals += _at_most(sums, 1.0)
-        self._corrected = None
 
     def _fitted(self, requests: int, context: int) -> np.ndarray:
         """Times by the fit alone at every width, [W]."""
@@ -208,8 +213,8 @@ class CostModel:
 
         Near places say most, those with contexts of this length more than all others.
         """
-        if self._corrected is not None and self._corrected[0] == row:
-            return self._corrected[1]
+        if row in self._corrected:
+            return self._corrected[row]
         everywhere = _mean(self._totals.sum(axis=1), 0.0, trust=1e-9)
         typical = _mean(self._totals[:, row % len(_LENGTHS)], everywhere)
         here = self._near_places[row] @ self._sums  # [2, W]
@@ -220,7 +225,7 @@ class CostModel:
         total, weight = near[:, drafts:]
         apart = total / np.maximum(weight, 1e-9) - line
         corrections[drafts:] = line + apart * _belief(apart, weight, self._fit_trust)
-        self._corrected = (row, corrections)
+        self._corrected[row] = corrections
         return corrections
 
 

@@ -7,10 +7,12 @@ that does not hold in long contexts hardly holds there in one kind of text alone
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_sglang.adaptive.domain import DOMAINS, NUM_LENGTHS
+from dflash_sglang.adaptive.domain import NUM_LENGTHS, NUM_ORIGINS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,18 +24,40 @@ _NODE_MEMORY = 0.999  # of what earlier lessons said, kept a lesson
 _MOST = 5.0  # a ratio's reach
 
 
+# Each origin, then all origins of each length; greedy and sampled requests apart.
+_NUM_PLACES = 2 * (NUM_ORIGINS + NUM_LENGTHS)
+
+
 class Places:
-    """Where requests belong: each in its origin, and among all of its length.
+    """Where requests belong.
 
     Args:
-        origins: [n], as ``adaptive.domain`` counts them.
-        sampled: [n], 1 where the request is sampled, 0 where it is greedy.
+        own: [n], the place of each one's origin.
+        shared: [n], that of all of its length.
     """
 
-    def __init__(self, origins: Ints, sampled: Ints) -> None:
-        domains, lengths = np.divmod(origins, NUM_LENGTHS)
-        self.own = domains, lengths, sampled
-        self.shared = np.full_like(domains, len(DOMAINS)), lengths, sampled
+    def __init__(self, own: Ints, shared: Ints) -> None:
+        self.own, self.shared = own, shared
+
+    @classmethod
+    def of(cls, origins: Ints, sampled: Ints) -> Places:
+        """Those of requests.
+
+        Args:
+            origins: [n], as ``adaptive.domain`` counts them.
+            sampled: [n], 1 where the request is sampled, 0 where it is greedy.
+        """
+        shared = 2 * (NUM_ORIGINS + origins % NUM_LENGTHS) + sampled
+        return cls(2 * origins + sampled, shared)
+
+    @cached_property
+    def members(self) -> Floats:
+        """Which requests belong to a place, 1 or 0, [P, n]: sums over them are one product."""
+        requests = np.arange(len(self.own))
+        members = np.zeros((_NUM_PLACES, len(requests)))
+        members[self.own, requests] = 1.0
+        members[self.shared, requests] = 1.0
+        return members
 
 
 class OriginHistory:
@@ -44,17 +68,14 @@ class OriginHistory:
     """
 
     def __init__(self, first_curve: Floats) -> None:
-        kinds = len(DOMAINS) + 1, NUM_LENGTHS, 2
-        self._promised, self._accepted = np.zeros(kinds), np.zeros(kinds)
-        self._steps, self._tokens = np.zeros(kinds), np.zeros((*kinds, len(first_curve)))
+        self._promised, self._accepted = np.zeros(_NUM_PLACES), np.zeros(_NUM_PLACES)
+        self._steps, self._tokens = np.zeros(_NUM_PLACES), np.zeros((_NUM_PLACES, len(first_curve)))
         self._first_curve = first_curve
 
     def learn(self, places: Places, promised: Floats, accepted: Floats) -> None:
         """Take in a step: nodes, [bs], that were promised and accepted."""
-        for total, step in ((self._promised, promised), (self._accepted, accepted)):
-            total *= _NODE_MEMORY
-            for place in (places.own, places.shared):
-                np.add.at(total, place, step)
+        self._promised = _NODE_MEMORY * self._promised + places.members @ promised
+        self._accepted = _NODE_MEMORY * self._accepted + places.members @ accepted
 
     def remember(self, places: Places, curves: Floats, steps: Ints) -> None:
         """Take in what drafted steps were expected to bring.
@@ -63,14 +84,11 @@ class OriginHistory:
             curves: [bs, W] tokens a step at each width.
             steps: [bs]; 0 of requests that say nothing of others.
         """
-        new = np.zeros_like(self._steps)
-        for place in (places.own, places.shared):
-            np.add.at(new, place, steps)
+        new = places.members @ steps  # [P]
         keep = _STEP_MEMORY**new
         self._steps = keep * self._steps + new
-        self._tokens *= keep[..., None]
-        for place in (places.own, places.shared):
-            np.add.at(self._tokens, place, curves * steps[:, None])
+        self._tokens *= keep[:, None]
+        self._tokens += places.members @ (curves * steps[:, None])
 
     def curves(self, places: Places) -> Floats:
         """Tokens that each width is expected to bring new requests, [n, W]."""

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from sglang.srt.distributed.parallel_state import GroupCoordinator
 
 
-def first_ranks(choice: int, group: GroupCoordinator) -> int:
-    """What the first rank of the group chose; every rank must ask."""
+def first_ranks(choices: tuple[int, ...], group: GroupCoordinator) -> tuple[int, ...]:
+    """What the first rank of the group chose; every rank must ask, for as many choices."""
     if group.world_size == 1:
-        return choice
-    chosen = torch.tensor([choice])
+        return choices
+    chosen = torch.tensor(choices)
     group.broadcast(chosen, src=0)
-    return int(chosen.item())
+    return tuple(chosen.tolist())

@@ -71,10 +71,12 @@ class LimitTable:
         """Whether these requests, [bs], have limits of their own."""
         return self._is_bound[rows]
 
-    def within(self, rows: Ints, depths: Ints) -> NDArray[np.bool_]:
-        """Which nodes at these depths, best first, [bs, N], the requests allow."""
+    def values(self, rows: Ints, depths: Ints, values: Floats) -> Floats:
+        """Values of nodes at these depths, best first, [bs, N] both; 0 beyond the limits."""
+        if not self._binds(rows):
+            return values
         most_nodes, most_depth = self._host[rows].T[:, :, None]  # [bs, 1] each
-        return (np.arange(depths.shape[1]) < most_nodes) & (depths <= most_depth)
+        return values * ((np.arange(depths.shape[1]) < most_nodes) & (depths <= most_depth))
 
     def bounds(self, rows: Ints) -> Ints:
         """Nodes, root included, and depth that these requests allow at most, [bs, 2]."""

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from dflash_sglang.adaptive.acceptance import (
     AcceptModel,
@@ -30,7 +31,6 @@ from dflash_sglang.tree.build import DraftTree, first_nodes
 from dflash_sglang.verify.walk import Verdict
 
 if TYPE_CHECKING:
-    import torch
     from sglang.srt.distributed.parallel_state import GroupCoordinator
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _LOGGED_STEPS = 512
-_PUBLISHED_STEPS = 4
+_PUBLISHED_STEPS = 8
 _PROMPT_TOKENS = 150  # of its end, which tell a prompt's domain
 _IN_VAIN = 0.9  # of plain decoding's rate: a plan whose drafts promise less is given up
 _LESSONS_A_STEP = 4  # after which plans may be a step longer
@@ -96,9 +96,9 @@ class _Plan:
     steps: int = 1  # forwards that it is for
     longest_leg: int = 1  # forwards of the present leg at most
     calibration: Calibration | None = None  # where it drafts
-    curves: list[list[list[float]]] = field(default_factory=list)  # of each leg, [bs][W]
-    lesson_at: int = 0  # leg that is learned from
-    lesson: DraftedNodes | None = None  # of that leg
+    curves: list[torch.Tensor] = field(default_factory=list)  # of each leg, [bs, W]
+    lesson: DraftedNodes | None = None  # of the present leg, where it is learned from
+    taught: bool = False  # whether any leg was or is
 
     @property
     def drafts(self) -> bool:
@@ -164,8 +164,8 @@ class AdaptiveWidth:
         self._metrics = metrics
         self._log, self._recent = WidthLog(self._widths), WidthLog(self._widths)
         self._plan: _Plan | None = None
-        self._lessons = 0
-        self._has_learned = True  # from the plan before
+        self._lessons = 0  # one every so many drafted steps as plans are for
+        self._unlearned = 0  # drafted steps since the last lesson
         self._rids: dict[int, str] = {}  # of the request in each row
 
     def admit(self, requests: list[Req]) -> None:
@@ -180,8 +180,10 @@ class AdaptiveWidth:
             logger.info("dflash2: %s starts as %s (%s)", request.rid, domain.name, domain.reason)
             origins.append(origin(domain, len(request.origin_input_ids)))
             self._rids[request.kv.req_pool_idx] = request.rid
-        rows = np.array([request.kv.req_pool_idx for request in new], dtype=np.int64)
-        self._model.restart(rows, np.array(origins, dtype=np.int64))
+        rows = [request.kv.req_pool_idx for request in new]
+        sampled = [request.sampling_params.top_k != 1 for request in new]
+        columns = (np.array(column, dtype=np.int64) for column in (rows, origins, sampled))
+        self._model.restart(*columns)
 
     def _interrupt(self) -> None:
         """A prefill comes between: the time to the next decode step is not that of the last one."""
@@ -209,15 +211,17 @@ class AdaptiveWidth:
 
     def _look_ahead(self, batch: ScheduleBatch, rows: list[int], now: float) -> _Plan:
         """Whether the batch's next steps draft, and how many do not."""
-        kinds, context = _kinds(batch, rows), int(batch.seq_lens_cpu.sum())
+        kinds = self._model.meet(np.array(rows, dtype=np.int64))
+        context = int(batch.seq_lens_cpu.sum())
         remembered = self._limits.tokens(kinds.rows, self._model.remembered(kinds))  # [bs, W]
         outlook = self._policy.look_ahead(remembered, context)
         may_draft = self._limits.may_speculate(batch.reqs)
-        steps = self._agree(outlook.rest if may_draft else outlook.longest)
+        rest = outlook.rest if may_draft else outlook.longest
+        steps, ceiling = self._agree(rest, outlook.ceiling)
         plain = Width(1, float(len(rows)), outlook.times[0])
         plan = _Plan(rows, context, kinds, outlook, remembered, nodes=1, leg=_Leg(now, plain))
         if steps == 0:
-            plan.nodes = self._agree(outlook.ceiling)
+            plan.nodes = ceiling
             plan.calibration = self._model.calibration(kinds, self._limits.bounds(kinds.rows))
         else:
             plan.steps = steps
@@ -236,26 +240,26 @@ class AdaptiveWidth:
         """The part of the drafted tree that is verified."""
         now, plan = perf_counter(), self._plan
         assert plan is not None and plan.calibration is not None, "nodes() comes before cut()"
-        curves = plan.calibration.curves(tree.log_values.tolist(), tree.depths.tolist())
-        tokens = [sum(column) for column in zip(*curves, strict=True)]  # [W]
-        width = self._policy.choose(tokens, plan.outlook)
-        width = width._replace(nodes=self._agree(width.nodes))
+        curves = plan.calibration.curves(tree.log_values, tree.depths)
+        width = self._policy.choose(curves.sum(dim=0).tolist(), plan.outlook)
         plan.leg.width = width
-        if not plan.curves:
-            plan.steps = self._agree(self._usual_steps(plan))
-            # In turn, since an answer's first steps are unlike its later ones; but the first one
-            # behind a plan that ended before its lesson.
-            plan.lesson_at = self._lessons % plan.steps if self._has_learned else 0
-            self._lessons += self._has_learned
-            self._has_learned = False
-        if not self._agree(int(plan.pays)):
-            plan.steps = 1 + len(plan.legs)
-            plan.lesson_at = min(plan.lesson_at, len(plan.legs))
-        if len(plan.curves) == plan.lesson_at:
+        nodes, plan.steps = self._agree(width.nodes, self._steps_of(plan))
+        plan.leg.width = width._replace(nodes=nodes)
+        self._unlearned += 1
+        if self._unlearned >= plan.steps:
             plan.lesson = self._drafted_nodes(tree, plan)
+            plan.taught = True
+            self._unlearned = 0
+            self._lessons += 1
         plan.curves.append(curves)
         self._thrift.choose(_milliseconds_since(now))
-        return first_nodes(tree, width.nodes)
+        return first_nodes(tree, nodes)
+
+    def _steps_of(self, plan: _Plan) -> int:
+        """Steps that a drafting plan is for, decided in its first one; no more if it is in vain."""
+        if not plan.pays:
+            return 1 + len(plan.legs)
+        return plan.steps if plan.curves else self._usual_steps(plan)
 
     def _usual_steps(self, plan: _Plan) -> int:
         """Steps that a drafting plan is for: few, as long as little was learned."""
@@ -268,7 +272,7 @@ class AdaptiveWidth:
         """What can be learned from: nothing from nodes that their request's limits rule out."""
         depths = tree.depths.numpy()
         values = np.exp(tree.log_values.numpy(), dtype=np.float64)
-        return DraftedNodes(depths, values * self._limits.within(plan.kinds.rows, depths))
+        return DraftedNodes(depths, self._limits.values(plan.kinds.rows, depths, values))
 
     def learn(self, verdict: Verdict) -> None:
         """Take in what the step delivered."""
@@ -284,7 +288,6 @@ class AdaptiveWidth:
             accepted[requests, path[requests, depths]] = True
             self._model.learn(plan.kinds, plan.lesson, accepted)
             plan.lesson = None
-            self._has_learned = True
         self._thrift.plan(_milliseconds_since(now))
 
     def _settle(self, plan: _Plan) -> None:
@@ -296,9 +299,12 @@ class AdaptiveWidth:
         self._model.grow_older(plan.kinds.rows, forwards)
         curves = plan.remembered
         if plan.legs and plan.drafts:
-            curves = np.mean(plan.curves[: len(plan.legs)], axis=0)  # [bs, W]
-            is_bound = self._limits.are_bound(plan.kinds.rows)
-            self._model.remember(plan.kinds, curves, len(plan.legs), is_bound)
+            n = len(plan.legs)
+            curves = torch.stack(plan.curves[:n]).mean(dim=0).numpy()  # [bs, W]
+            self._model.remember(plan.kinds, curves)
+            if plan.taught:
+                steps = np.where(self._limits.are_bound(plan.kinds.rows), 0, n)
+                self._model.remember_origins(plan.kinds, curves, steps)
         for nodes in dict.fromkeys(leg.width.nodes for leg in plan.legs):
             alike = [leg for leg in plan.legs if leg.width.nodes == nodes]
             took = sum(leg.milliseconds for leg in alike) / sum(leg.forwards for leg in alike)
@@ -317,18 +323,13 @@ class AdaptiveWidth:
             logger.info("dflash2: %s", self._log.describe())
             self._log = WidthLog(self._widths)
 
-    def _agree(self, choice: int) -> int:
+    def _agree(self, *choices: int) -> tuple[int, ...]:
         """Times differ between ranks, widths must not."""
-        return first_ranks(choice, self._group)
+        return first_ranks(choices, self._group)
 
 
 def _milliseconds_since(moment: float) -> float:
     return 1e3 * (perf_counter() - moment)
-
-
-def _kinds(batch: ScheduleBatch, rows: list[int]) -> Kinds:
-    sampled = [request.sampling_params.top_k != 1 for request in batch.reqs]
-    return Kinds(np.array(rows, dtype=np.int64), np.array(sampled, dtype=np.int64))
 
 
 def _prompt_end(request: Req) -> str:

@@ -137,7 +137,7 @@ class DFlash2Worker(BaseSpecWorker):
                 self._rehearsals,
                 steps,
                 play=lambda: rehearse(stage, steps),
-                agree=lambda fits: bool(first_ranks(int(fits), get_dp_tp_group())),
+                agree=lambda fits: bool(first_ranks((int(fits),), get_dp_tp_group())[0]),
             )
 
     # What the scheduler asks of a speculative worker ------------------------------------------

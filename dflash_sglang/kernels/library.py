@@ -20,6 +20,7 @@ _OPERATOR_MODULES = (
     "candidates",
     "convolution",
     "draw",
+    "expectation",
     "kv",
     "lattice",
     "linear",

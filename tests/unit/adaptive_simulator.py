@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
-from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Kinds
+from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes
 from dflash_sglang.adaptive.costs import CostModel, Measured, Step
 from dflash_sglang.adaptive.policy import WidthPolicy
 
@@ -139,9 +140,10 @@ def serve(
     costs = costs or device.cost_model()
     policy = WidthPolicy(WIDTHS, costs)
     bs = len(texts)
-    kinds = Kinds(np.arange(bs), np.zeros(bs, dtype=np.int64))
+    rows, zeros = np.arange(bs), np.zeros(bs, dtype=np.int64)
     model = AcceptModel(bs, WIDTHS, DEPTH)
-    model.restart(kinds.rows, np.zeros(bs, dtype=np.int64))
+    model.restart(rows, zeros, zeros)
+    kinds = model.meet(rows)
     tokens, times, widths = [], [], []
     rest = 0
     for at in range(steps):
@@ -157,14 +159,15 @@ def serve(
             drawn = [text.step(rng) for text in texts]
             parts = zip(*(d[0] for d in drawn), strict=True)
             nodes = DraftedNodes(*(np.concatenate(part)[:, : outlook.ceiling] for part in parts))
-            log_values = np.log(np.maximum(nodes.values, 1e-30)).tolist()
+            log_values = np.log(np.maximum(nodes.values, 1e-30)).astype(np.float32)
             calibration = model.calibration(kinds, np.tile((99, DEPTH), (bs, 1)))
-            curves = np.array(calibration.curves(log_values, nodes.depths.tolist()))
+            curves = calibration.curves(*map(torch.from_numpy, (log_values, nodes.depths))).numpy()
             width = policy.choose(curves.sum(axis=0).tolist(), outlook).nodes
             accepted = np.stack([accepted_nodes(one, true, rng) for one, true in drawn])
             gained = sum(true[:width].sum() for _, true in drawn)
             model.learn(kinds, nodes, accepted[:, :width])
-            model.remember(kinds, curves, 1, np.zeros(bs, dtype=bool))
+            model.remember(kinds, curves)
+            model.remember_origins(kinds, curves, np.ones(bs, dtype=np.int64))
         step = Step(bs, width, CONTEXT * bs)
         took = device.milliseconds(step)
         costs.correct(Measured(step, took * float(np.exp(noise * rng.standard_normal()))))

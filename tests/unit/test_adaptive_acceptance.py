@@ -2,38 +2,46 @@
 
 import numpy as np
 import pytest
+import torch
 
-from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes, Kinds
+from dflash_sglang.adaptive.acceptance import AcceptModel, DraftedNodes
 from dflash_sglang.adaptive.domain import DOMAINS
 
 WIDTHS = (1, 2, 3, 4)
-UNBOUND, FREE = np.array([[4, 3]]), np.array([False])
+UNBOUND = np.array([[4, 3]])
 CODE, PROSE = DOMAINS.index("code"), DOMAINS.index("prose")
 NODES = DraftedNodes(np.array([[0, 1, 2, 1]]), np.array([[1.0, 0.8, 0.6, 0.1]]))
 ALL, NONE = np.array([[True, True, True, False]]), np.array([[True, False, False, False]])
 
 
-def kinds(row=0, sampled=0):
-    return Kinds(np.array([row]), np.array([sampled]))
+def kinds(model, row=0):
+    return model.meet(np.array([row]))
 
 
-def model_with(domains):
-    model = AcceptModel(len(domains), WIDTHS, max_depth=3)
-    model.restart(np.arange(len(domains)), np.array(domains))
+def model_with(domains, sampled=(0, 0)):
+    n = len(domains)
+    model = AcceptModel(n, WIDTHS, max_depth=3)
+    model.restart(np.arange(n), np.array(domains), np.array(sampled[:n]))
     return model
 
 
 def decode(model, accepted, steps, **kind):
     for _ in range(steps):
-        model.grow_older(kinds(**kind).rows, 1)
-        model.learn(kinds(**kind), NODES, accepted)
-        model.remember(kinds(**kind), curves_of(model, **kind), 1, FREE)
+        model.grow_older(kinds(model, **kind).rows, 1)
+        model.learn(kinds(model, **kind), NODES, accepted)
+        remember(model, curves_of(model, **kind), **kind)
+
+
+def remember(model, curves, steps=1, **kind):
+    model.remember(kinds(model, **kind), curves)
+    model.remember_origins(kinds(model, **kind), curves, np.array([steps]))
 
 
 def curves_of(model, bounds=UNBOUND, nodes=NODES, **kind):
     """[1, W] tokens that each width is expected to bring."""
-    calibration = model.calibration(kinds(**kind), bounds)
-    return np.array(calibration.curves(np.log(nodes.values).tolist(), nodes.depths.tolist()))
+    calibration = model.calibration(kinds(model, **kind), bounds)
+    log_values = torch.from_numpy(np.log(nodes.values).astype(np.float32))
+    return calibration.curves(log_values, torch.from_numpy(nodes.depths)).numpy()
 
 
 def chances_of(model, **kind):
@@ -65,18 +73,18 @@ def test_a_request_that_goes_badly_does_not_spoil_another_of_its_own_history():
 
 
 def test_greedy_and_sampled_requests_are_learned_apart():
-    model = model_with([CODE, CODE])
-    fresh = chances_of(model, row=1, sampled=0)
-    decode(model, NONE, 40, row=0, sampled=1)
-    assert chances_of(model, row=1, sampled=0) == pytest.approx(fresh)
+    model = model_with([CODE, CODE], sampled=(1, 0))
+    fresh = chances_of(model, row=1)
+    decode(model, NONE, 40, row=0)
+    assert chances_of(model, row=1) == pytest.approx(fresh)
 
 
 def test_a_new_request_starts_from_its_origin():
     model = model_with([CODE, PROSE])
     decode(model, ALL, 40, row=0)
     decode(model, NONE, 40, row=1)
-    model.restart(np.array([0, 1]), np.array([PROSE, CODE]))
-    prose, code = (model.remembered(kinds(row=row))[0, -1] for row in (0, 1))
+    model.restart(np.array([0, 1]), np.array([PROSE, CODE]), np.array([0, 0]))
+    prose, code = (model.remembered(kinds(model, row=row))[0, -1] for row in (0, 1))
     assert code > prose + 0.5
 
 
@@ -85,10 +93,10 @@ def test_the_first_draft_of_a_request_says_more_than_a_later_one():
     poor = np.array([[1.0, 1.0, 1.0, 1.0]])
     moved = []
     for _ in range(3):
-        before = model.remembered(kinds())[0, -1]
-        model.grow_older(kinds().rows, 1)
-        model.remember(kinds(), poor, 1, FREE)
-        moved.append((before - model.remembered(kinds())[0, -1]) / (before - 1))
+        before = model.remembered(kinds(model))[0, -1]
+        model.grow_older(kinds(model).rows, 1)
+        remember(model, poor)
+        moved.append((before - model.remembered(kinds(model))[0, -1]) / (before - 1))
     assert moved[0] > 1.5 * moved[1]
     assert moved[1] == pytest.approx(moved[2])
 
@@ -96,19 +104,19 @@ def test_the_first_draft_of_a_request_says_more_than_a_later_one():
 def test_after_plain_steps_one_draft_says_most_of_what_a_request_gets():
     model = model_with([CODE])
     decode(model, ALL, 40)
-    model.grow_older(kinds().rows, 30)
-    model.remember(kinds(), np.array([[1.0, 1.01, 1.02, 1.03]]), 1, FREE)
-    assert model.remembered(kinds())[0, -1] < 1.1
+    model.grow_older(kinds(model).rows, 30)
+    remember(model, np.array([[1.0, 1.01, 1.02, 1.03]]))
+    assert model.remembered(kinds(model))[0, -1] < 1.1
 
 
 def test_a_request_with_limits_of_its_own_says_nothing_of_its_origin():
     model = model_with([CODE, CODE])
-    before = model.remembered(kinds(row=1)).copy()
+    before = model.remembered(kinds(model, row=1)).copy()
     for _ in range(40):
-        model.grow_older(kinds().rows, 1)
-        model.remember(kinds(), np.array([[1.0, 1.0, 1.0, 1.0]]), 1, ~FREE)
-    model.restart(np.array([1]), np.array([CODE]))
-    assert model.remembered(kinds(row=1)) == pytest.approx(before)
+        model.grow_older(kinds(model).rows, 1)
+        remember(model, np.array([[1.0, 1.0, 1.0, 1.0]]), steps=0)
+    model.restart(np.array([1]), np.array([CODE]), np.array([0]))
+    assert model.remembered(kinds(model, row=1)) == pytest.approx(before)
 
 
 def test_nodes_that_were_not_verified_teach_nothing():
@@ -116,8 +124,8 @@ def test_nodes_that_were_not_verified_teach_nothing():
     decode(model, ALL[:, :2], 20)
     decode(other, ALL[:, :2], 20)
     misled = DraftedNodes(NODES.depths, np.array([[1.0, 0.8, 0.0, 0.0]]))
-    other.learn(kinds(), misled, ALL[:, :2])
-    model.learn(kinds(), NODES, ALL[:, :2])
+    other.learn(kinds(other), misled, ALL[:, :2])
+    model.learn(kinds(model), NODES, ALL[:, :2])
     assert chances_of(model) == pytest.approx(chances_of(other))
 
 

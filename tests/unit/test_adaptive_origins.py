@@ -15,7 +15,7 @@ SHORT, LONG = 30, LENGTHS[1] + 1
 
 def place(name, tokens, sampled=0):
     found = origin(Domain(DOMAINS.index(name), ""), tokens)
-    return Places(np.array([found]), np.array([sampled]))
+    return Places.of(np.array([found]), np.array([sampled]))
 
 
 def showed(history, where, curve, steps):
@@ -25,7 +25,7 @@ def showed(history, where, curve, steps):
 
 def test_before_anything_was_seen_every_origin_is_taken_for_the_same():
     history = OriginHistory(FIRST)
-    everywhere = Places(np.arange(NUM_ORIGINS), np.zeros(NUM_ORIGINS, dtype=np.int64))
+    everywhere = Places.of(np.arange(NUM_ORIGINS), np.zeros(NUM_ORIGINS, dtype=np.int64))
     assert history.curves(everywhere) == pytest.approx(np.tile(FIRST, (NUM_ORIGINS, 1)))
     assert history.ratios(everywhere) == pytest.approx(np.ones(NUM_ORIGINS))
 
@@ -89,10 +89,10 @@ def test_what_is_assumed_lies_among_what_was_seen(plans):
     seen = [FIRST[-1]]
     for where, sampled, tokens, steps in plans:
         curve = np.array([1.0, 1.0, tokens])
-        places = Places(np.array([where]), np.array([sampled]))
+        places = Places.of(np.array([where]), np.array([sampled]))
         history.remember(places, curve[None], np.array([steps]))
         seen += [tokens] * (steps > 0)
     for sampled in (0, 1):
-        everywhere = Places(np.arange(NUM_ORIGINS), np.full(NUM_ORIGINS, sampled))
+        everywhere = Places.of(np.arange(NUM_ORIGINS), np.full(NUM_ORIGINS, sampled))
         assumed = history.curves(everywhere)[:, -1]
         assert min(seen) - 1e-9 <= assumed.min() and assumed.max() <= max(seen) + 1e-9

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -258,7 +257,7 @@ def test_what_a_request_gets_is_the_mean_of_its_plans_steps(
     )
     drafted_plan(chosen)
     remembered.clear()
-    drafted = [np.array(curves) for curves in chosen.widths._plan.curves]
+    drafted = [curves.numpy() for curves in chosen.widths._plan.curves]
     chosen.widths.admit([request(2)])  # the last of them is not over
     assert len(drafted) >= 2
     assert remembered[0] == pytest.approx(sum(drafted[:-1]) / (len(drafted) - 1))
@@ -274,7 +273,7 @@ def test_plans_that_a_prompt_cuts_off_at_once_are_chosen_and_learned_from(
         chosen.widths.admit([])
         chosen.step()
     assert chosen.widths._plan.steps <= 16
-    assert len(taught) > 2_000
+    assert len(taught) > 400  # one in 16 steps
 
 
 def test_a_probe_of_a_plain_batch_is_one_step(

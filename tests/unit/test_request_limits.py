@@ -64,8 +64,8 @@ def test_no_more_tokens_are_expected_than_the_limits_allow():
     table = LimitTable(4, nodes=4, depth=3, device="cpu")
     table.admit([request(0, max_depth=1), request(1)])
     assert table.bounds(np.array([0, 1])).tolist() == [[4, 1], [4, 3]]
-    within = table.within(np.array([0, 1]), CHAIN.depths.numpy())
-    assert within.tolist() == [[True, True, False, False], [True] * 4]
+    values = table.values(np.array([0, 1]), CHAIN.depths.numpy(), np.full((2, 4), 0.5))
+    assert values.tolist() == [[0.5, 0.5, 0.0, 0.0], [0.5] * 4]
     tokens = table.tokens(np.array([0, 1]), np.array([[1.0, 3.5], [1.0, 3.5]]))
     assert tokens.tolist() == [[1.0, 2.0], [1.0, 3.5]]
 
