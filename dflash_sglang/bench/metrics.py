@@ -185,6 +185,9 @@ METRICS: dict[str, Metric] = {
             False,
             _of_widths(widths.regret),
         ),
+        Metric(
+            "choosing", "%", "of decoding, for choosing widths", False, _of_widths(widths.choosing)
+        ),
     )
 }
 

@@ -25,7 +25,8 @@ WIDTHS_NOTE = (
     "Steps by the nodes that they verified for each request (1 is plain decoding), as the server "
     "counted them. Promised is what its policy expected of these steps, observed what came, "
     "without prefill. Regret is by how much the best fixed width was expected to beat what was "
-    "expected of the chosen ones: below 0, no fixed width was."
+    "expected of the chosen ones: below 0, no fixed width was. Choosing is what of the decoding "
+    "time went into choosing."
 )
 SITUATIONS_NOTE = (
     "The same by load and context: output tokens/s over equally many tokens of each kind of text, "
@@ -41,6 +42,7 @@ _WIDTH_COLUMNS = {
     "promised_per_s": "promised",
     "observed_per_s": "observed",
     "regret": "regret",
+    "choosing": "choosing",
 }
 
 

@@ -87,6 +87,7 @@ class WidthUse(msgspec.Struct, frozen=True, kw_only=True):
     ms: float
     fixed_tokens: dict[int, float]  # nodes -> what that width was to bring if it had been kept
     fixed_ms: dict[int, float]
+    choosing_ms: float | None = None  # what choosing took of ms; None: a run that did not ask
 
 
 class PhaseUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ _TOKENS = "dflash2_tokens_total"
 _MS = "dflash2_milliseconds_total"
 _FIXED_TOKENS = "dflash2_fixed_tokens_total"
 _FIXED_MS = "dflash2_fixed_milliseconds_total"
+_CHOOSING_MS = "dflash2_choosing_milliseconds_total"
 
 
 def width_use(counters: Counters | None) -> WidthUse | None:
@@ -38,6 +39,7 @@ def width_use(counters: Counters | None) -> WidthUse | None:
         ms=counters.sums[_MS],
         fixed_tokens=dict(sorted(by_nodes(_FIXED_TOKENS).items())),
         fixed_ms=dict(sorted(by_nodes(_FIXED_MS).items())),
+        choosing_ms=counters.sums.get(_CHOOSING_MS),
     )
 
 
@@ -98,6 +100,11 @@ def regret(use: WidthUse) -> float | None:
     return None if best is None or ours is None or not best[1] else 100 * (1 - ours / best[1])
 
 
+def choosing(use: WidthUse) -> float | None:
+    """Percentage of the decoding time that choosing the widths took; None if it was not told."""
+    return None if use.choosing_ms is None or not use.ms else 100 * use.choosing_ms / use.ms
+
+
 def describe_shares(use: WidthUse) -> str:
     """Widths with at least one step in a hundred, such as ``1: 20 %, 8: 79 %``."""
     parts = [f"{n}: {share:.0%}" for n, share in shares(use).items() if share >= 0.01]
@@ -113,6 +120,9 @@ def _combined(first: WidthUse, second: WidthUse, sign: int) -> WidthUse:
         every = sorted({*ours, *its})
         return {n: ours.get(n, 0.0) + sign * its.get(n, 0.0) for n in every}
 
+    choosing_ms = None
+    if first.choosing_ms is not None and second.choosing_ms is not None:
+        choosing_ms = first.choosing_ms + sign * second.choosing_ms
     steps = {n: first.steps.get(n, 0) + sign * second.steps.get(n, 0) for n in first.steps}
     steps |= {n: sign * count for n, count in second.steps.items() if n not in steps}
     return WidthUse(
@@ -123,4 +133,5 @@ def _combined(first: WidthUse, second: WidthUse, sign: int) -> WidthUse:
         ms=first.ms + sign * second.ms,
         fixed_tokens=merged(first.fixed_tokens, second.fixed_tokens),
         fixed_ms=merged(first.fixed_ms, second.fixed_ms),
+        choosing_ms=choosing_ms,
     )

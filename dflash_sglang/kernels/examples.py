@@ -58,12 +58,17 @@ def _tree_calls(sizes: Sizes, generator: torch.Generator) -> dict[str, Call]:
     path = walk._walk_reference(*walked)[0]
     width = max(N, g + 1)
     slots = torch.randperm(bs * width, generator=generator).view(bs, width)
+    log_edges = torch.tensor([0.03, 0.3, 0.8], dtype=torch.float64).log()
+    factors = torch.rand(bs, g + 1, 4, generator=generator, dtype=torch.float64)
+    bounds = torch.tensor([[N, g]]).repeat(bs, 1)
+    worth = (log_edges, factors, bounds, torch.arange(1, N + 1))
     return {
         "build_tree": build,
         "tree_layout": (built.parents, built.depths, prefix_lens),
         "ancestor_bits": (built.parents,),
         "walk_tree": walked,
         "commit_path": (path, slots, prefix_lens, N),
+        "expected_tokens": (built.log_values, built.depths, *worth),
     }
 
 

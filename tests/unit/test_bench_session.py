@@ -231,7 +231,8 @@ def test_what_an_adaptive_server_chose_is_counted_round_by_round():
         'dflash2_steps_total{{nodes="1"}} 5', "dflash2_promised_tokens_total {n}",
         "dflash2_promised_milliseconds_total {n}", "dflash2_tokens_total {n}",
         "dflash2_milliseconds_total {n}", 'dflash2_fixed_tokens_total{{nodes="8"}} {n}',
-        'dflash2_fixed_milliseconds_total{{nodes="8"}} {n}'),
+        'dflash2_fixed_milliseconds_total{{nodes="8"}} {n}',
+        "dflash2_choosing_milliseconds_total {n}"),
     )  # fmt: skip
     with serving(published) as fake, serving(QUICK) as fixed:
         run = measure(
@@ -244,7 +245,7 @@ def test_what_an_adaptive_server_chose_is_counted_round_by_round():
     # Four requests a round; what was counted in the warm-up is not in it.
     expected = WidthUse(
         steps={8: 4}, promised_tokens=4, promised_ms=4, tokens=4, ms=4, fixed_tokens={8: 4},
-        fixed_ms={8: 4},
+        fixed_ms={8: 4}, choosing_ms=4,
     )  # fmt: skip
     assert [round_.widths for round_ in adaptive.rounds] == [expected, expected]
     assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run

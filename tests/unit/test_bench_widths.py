@@ -1,5 +1,6 @@
 """Shares, rates and regret of the widths that a server chose, from its counters."""
 
+import msgspec
 import pytest
 
 from dflash_sglang.bench import widths
@@ -15,10 +16,12 @@ USE = WidthUse(
     ms=600.0,
     fixed_tokens={1: 40.0, 8: 110.0},
     fixed_ms={1: 400.0, 8: 440.0},
+    choosing_ms=9.0,
 )
 NOTHING = WidthUse(
-    steps={}, promised_tokens=0, promised_ms=0, tokens=0, ms=0, fixed_tokens={}, fixed_ms={}
-)
+    steps={}, promised_tokens=0, promised_ms=0, tokens=0, ms=0, fixed_tokens={}, fixed_ms={},
+    choosing_ms=0,
+)  # fmt: skip
 
 PAGE = """
 # TYPE dflash2_steps_total counter
@@ -38,6 +41,8 @@ dflash2_fixed_tokens_total{nodes="8",tp_rank="0"} 110.0
 # TYPE dflash2_fixed_milliseconds_total counter
 dflash2_fixed_milliseconds_total{nodes="1",tp_rank="0"} 400.0
 dflash2_fixed_milliseconds_total{nodes="8",tp_rank="0"} 440.0
+# TYPE dflash2_choosing_milliseconds_total counter
+dflash2_choosing_milliseconds_total{tp_rank="0"} 9.0
 # TYPE sglang:num_used_tokens gauge
 sglang:num_used_tokens{tp_rank="0"} 7.0
 """
@@ -76,9 +81,17 @@ def test_regret_is_the_share_of_the_best_fixed_width_that_was_not_expected(promi
 def test_without_steps_there_is_nothing_to_tell():
     assert widths.shares(NOTHING) == {}
     for figure in (widths.mean_nodes, widths.promised_per_s, widths.observed_per_s,
-                   widths.best_fixed, widths.regret):  # fmt: skip
+                   widths.best_fixed, widths.regret, widths.choosing):  # fmt: skip
         assert figure(NOTHING) is None
     assert widths.describe_shares(NOTHING) == ""
+
+
+def test_choosings_share_is_of_the_decoding_time_and_unknown_where_one_round_did_not_tell():
+    assert widths.choosing(USE) == 1.5
+    assert widths.choosing(widths.together([USE, USE])) == 1.5
+    untold = msgspec.structs.replace(USE, choosing_ms=None)
+    assert widths.choosing(untold) is None
+    assert widths.choosing(widths.together([USE, untold])) is None
 
 
 def test_a_round_is_the_difference_of_two_readings():
