@@ -32,6 +32,8 @@ class Comparison(NamedTuple):
     speedups: dict[str, Figure]  # mode -> output over plain decoding's; none without that
     best_fixed: str  # the fixed mode with the most
     over_best_fixed: Figure  # each round against the mode that was best in the others
+    rounds_over_best_fixed: list[float]
+    rounds_over_plain: list[float]  # none without plain decoding
 
     @property
     def over_plain(self) -> Figure | None:
@@ -52,10 +54,16 @@ def situation_of(case: Case) -> Situation:
 
 
 class Reach(NamedTuple):
-    """How many cells adaptive decoding comes to some share of the others in."""
+    """How many cells adaptive decoding comes to some share of the others in.
+
+    Noise alone puts some of the cells below it where both are equally fast: ``of_equals`` is how
+    many would be expected to come to it then; None with too few rounds to tell.
+    """
 
     best_fixed: int
+    best_fixed_of_equals: float | None
     plain: int
+    plain_of_equals: float | None
     surely_short: int  # comparisons with either that lie below it with their whole interval
 
 
@@ -86,12 +94,26 @@ class Mix(NamedTuple):
         plain = [cell.over_plain for cell in self.cells.values() if cell.over_plain]
         return Reach(
             best_fixed=sum(ratio.value >= share for ratio in ratios),
+            best_fixed_of_equals=_of_equals(
+                share, [cell.rounds_over_best_fixed for cell in self.cells.values()]
+            ),
             plain=sum(ratio.value >= share for ratio in plain),
+            plain_of_equals=_of_equals(
+                share,
+                [cell.rounds_over_plain for cell in self.cells.values() if cell.over_plain],
+            ),
             surely_short=sum(
                 ratio.interval is not None and ratio.interval[1] < share
                 for ratio in (*ratios, *plain)
             ),
         )
+
+
+def _of_equals(share: float, cells: list[list[float]]) -> float | None:
+    """How many cells would be at ``share`` if their rounds' ratios only scattered around 1."""
+    chances = [statistics.chance_of_reaching(share, rounds) for rounds in cells]
+    known = [chance for chance in chances if chance is not None]
+    return sum(known) if known and len(known) == len(chances) else None
 
 
 def mix_of(run: Run) -> Mix | None:
@@ -158,6 +180,8 @@ def _compare(run: Run, rates: Rates) -> Comparison:
         ),
         best_fixed=_fastest(rates, fixed),
         over_best_fixed=_figure(run, statistics.median(over_best), "x"),
+        rounds_over_best_fixed=over_best,
+        rounds_over_plain=[] if plain is None else _ratios(adaptive, plain),
     )
 
 

@@ -107,11 +107,19 @@ def mix_sentences(mix: Mix) -> list[str]:
 
 def _reach_sentence(mix: Mix) -> str:
     reach, rows = mix.reach(_SHARE), len(mix.cells)
-    plain = f", {reach.plain} at {_SHARE} of plain decoding" if mix.whole.over_plain else ""
+    plain = ""
+    if mix.whole.over_plain:
+        plain = f", {reach.plain} at {_SHARE} of plain decoding{_of_equals(reach.plain_of_equals)}"
     return (
         f"Of {rows} rows {reach.best_fixed} are at {_SHARE} of their best fixed mode or more"
-        f"{plain}; {reach.surely_short} comparisons are below that with their whole interval."
+        f"{_of_equals(reach.best_fixed_of_equals)}{plain}; {reach.surely_short} comparisons are "
+        "below that with their whole interval."
     )
+
+
+def _of_equals(rows: float | None) -> str:
+    """How many rows would be there by the rounds' noise alone."""
+    return "" if rows is None else f" (were both equally fast, noise would leave {rows:.0f} there)"
 
 
 def widths_table(run: Run) -> Table | None:

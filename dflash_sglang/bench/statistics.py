@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+_DRAWS = 4096  # the chance is told to about one per cent
 
 
 class Estimate(NamedTuple):
@@ -52,6 +53,23 @@ def median(samples: Sequence[float]) -> Estimate:
     if outside < 1:
         return Estimate(center, None)
     return Estimate(center, (float(values[outside - 1]), float(values[-outside])))
+
+
+def chance_of_reaching(share: float, ratios: Sequence[float]) -> float | None:
+    """Chance that the median of as many repetitions is at ``share`` or above if its truth is 1.
+
+    The repetitions are moved so that their median is 1, and drawn again with replacement
+    (bootstrap), on the logarithms. Fewer repetitions than an interval takes say nothing: None.
+
+    Args:
+        share: above 0.
+        ratios: each above 0.
+    """
+    if median(ratios).interval is None:
+        return None
+    logs = np.log(np.asarray(ratios, dtype=float))
+    drawn = np.random.default_rng(0).choice(logs - np.median(logs), (_DRAWS, logs.size))
+    return float((np.median(drawn, axis=1) >= math.log(share)).mean())
 
 
 def harmonic_mean(columns: Sequence[Sequence[float]]) -> list[float]:

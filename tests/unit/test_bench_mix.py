@@ -119,8 +119,31 @@ def test_a_disturbed_round_is_no_part_of_the_comparison():
 def test_cells_that_come_up_to_the_others_are_counted():
     even = [100.0 + at for at in range(6)]
     worse = [0.9 * rate for rate in even]
-    assert mix_with({"plain": worse, "tree8": even, "adaptive": even}).reach(0.98) == (1, 1, 0)
-    assert mix_with({"plain": worse, "tree8": even, "adaptive": worse}).reach(0.98) == (0, 1, 1)
+    for adaptive, expected in ((even, (1, 1, 0)), (worse, (0, 1, 1))):
+        reach = mix_with({"plain": worse, "tree8": even, "adaptive": adaptive}).reach(0.98)
+        assert (reach.best_fixed, reach.plain, reach.surely_short) == expected
+
+
+def test_what_noise_would_leave_of_equals_is_what_it_leaves():
+    """Two modes that are equally fast, many times: predicted and real shares are the same."""
+    rng = np.random.default_rng(1)
+    real, predicted = [], []
+    for _ in range(300):
+        ratios = np.exp(rng.normal(0, 0.1, 6))
+        real.append(statistics.median(ratios).value >= 0.98)
+        predicted.append(statistics.chance_of_reaching(0.98, ratios))
+    assert 0.6 < np.mean(real) < 0.75
+    assert abs(np.mean(predicted) - np.mean(real)) < 0.06
+
+
+def test_without_noise_all_equals_come_up_and_few_rounds_say_nothing():
+    assert statistics.chance_of_reaching(0.98, [0.8] * 6) == 1.0
+    assert statistics.chance_of_reaching(0.98, [1.0] * 5) is None
+    even = [100.0 + at for at in range(6)]
+    reach = mix_with({"plain": even, "tree8": even, "adaptive": even}).reach(0.98)
+    assert (reach.best_fixed_of_equals, reach.plain_of_equals) == (1.0, 1.0)
+    short = mix_with({"tree8": even[:2], "adaptive": even[:2]}).reach(0.98)
+    assert (short.best_fixed_of_equals, short.plain_of_equals) == (None, None)
 
 
 def without(run, gone):
