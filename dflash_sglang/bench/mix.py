@@ -56,7 +56,7 @@ def situation_of(case: Case) -> Situation:
 class Reach(NamedTuple):
     """How many cells adaptive decoding comes to some share of the others in.
 
-    Noise alone puts some of the cells below it where both are equally fast: ``of_equals`` is how
+    Noise alone puts some of the cells below it where both are equally fast: ``*_of_equals`` is how
     many would be expected to come to it then; None with too few rounds to tell.
     """
 
@@ -90,18 +90,14 @@ class Mix(NamedTuple):
 
     def reach(self, share: float) -> Reach:
         """How many cells come to ``share`` of their best fixed mode and of plain decoding."""
-        ratios = [cell.over_best_fixed for cell in self.cells.values()]
-        plain = [cell.over_plain for cell in self.cells.values() if cell.over_plain]
+        cells = list(self.cells.values())
+        ratios = [cell.over_best_fixed for cell in cells]
+        plain = [cell.over_plain for cell in cells if cell.over_plain]
         return Reach(
             best_fixed=sum(ratio.value >= share for ratio in ratios),
-            best_fixed_of_equals=_of_equals(
-                share, [cell.rounds_over_best_fixed for cell in self.cells.values()]
-            ),
+            best_fixed_of_equals=_of_equals(share, [c.rounds_over_best_fixed for c in cells]),
             plain=sum(ratio.value >= share for ratio in plain),
-            plain_of_equals=_of_equals(
-                share,
-                [cell.rounds_over_plain for cell in self.cells.values() if cell.over_plain],
-            ),
+            plain_of_equals=_of_equals(share, [c.rounds_over_plain for c in cells]),
             surely_short=sum(
                 ratio.interval is not None and ratio.interval[1] < share
                 for ratio in (*ratios, *plain)
@@ -111,7 +107,7 @@ class Mix(NamedTuple):
 
 def _of_equals(share: float, cells: list[list[float]]) -> float | None:
     """How many cells would be at ``share`` if their rounds' ratios only scattered around 1."""
-    chances = [statistics.chance_of_reaching(share, rounds) for rounds in cells]
+    chances = [statistics.chance_of_reaching(share, rounds) for rounds in cells if rounds]
     known = [chance for chance in chances if chance is not None]
     return sum(known) if known and len(known) == len(chances) else None
 
@@ -165,23 +161,22 @@ def _compare(run: Run, rates: Rates) -> Comparison:
     # In the other rounds, so that noise that makes a mode the best of a round is no part of it.
     bests = [_fastest(rates, fixed, without=index) for index in range(len(adaptive))]
     over_best = _ratios(adaptive, [rates[best][index] for index, best in enumerate(bests)])
+    over_plain = (
+        {} if plain is None else {mode: _ratios(samples, plain) for mode, samples in rates.items()}
+    )
     return Comparison(
         throughput={
             mode: _figure(run, statistics.median(samples), "tok/s")
             for mode, samples in rates.items()
         },
-        speedups=(
-            {}
-            if plain is None
-            else {
-                mode: _figure(run, statistics.median(_ratios(samples, plain)), "x")
-                for mode, samples in rates.items()
-            }
-        ),
+        speedups={
+            mode: _figure(run, statistics.median(ratios), "x")
+            for mode, ratios in over_plain.items()
+        },
         best_fixed=_fastest(rates, fixed),
         over_best_fixed=_figure(run, statistics.median(over_best), "x"),
         rounds_over_best_fixed=over_best,
-        rounds_over_plain=[] if plain is None else _ratios(adaptive, plain),
+        rounds_over_plain=over_plain.get(str(ADAPTIVE), []),
     )
 
 

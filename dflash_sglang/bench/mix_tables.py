@@ -109,15 +109,15 @@ def _reach_sentence(mix: Mix) -> str:
     reach, rows = mix.reach(_SHARE), len(mix.cells)
     plain = ""
     if mix.whole.over_plain:
-        plain = f", {reach.plain} at {_SHARE} of plain decoding{_of_equals(reach.plain_of_equals)}"
+        plain = f", {reach.plain} at {_SHARE} of plain decoding{_by_noise(reach.plain_of_equals)}"
     return (
         f"Of {rows} rows {reach.best_fixed} are at {_SHARE} of their best fixed mode or more"
-        f"{_of_equals(reach.best_fixed_of_equals)}{plain}; {reach.surely_short} comparisons are "
+        f"{_by_noise(reach.best_fixed_of_equals)}{plain}; {reach.surely_short} comparisons are "
         "below that with their whole interval."
     )
 
 
-def _of_equals(rows: float | None) -> str:
+def _by_noise(rows: float | None) -> str:
     """How many rows would be there by the rounds' noise alone."""
     return "" if rows is None else f" (were both equally fast, noise would leave {rows:.0f} there)"
 
